@@ -16,8 +16,8 @@ def _drop_working_folder() -> None:
     """Remove the working folder that `python -m accel_bench` puts first on the import path.
 
     A `random.py` or `yaml.py` in that folder would hide the real module. An entry of PYTHONPATH for
-    the same folder stays. Programs of plugins are named `accel_bench_*`. Any other program that
-    imports this package keeps its import path.
+    the same folder stays. This applies to `accel_bench` and to modules that plugins run,
+    `accel_bench_*`; the import path of any other program stays unchanged.
     """
     safe = getattr(sys.flags, "safe_path", sys.flags.isolated)
     written = dict(zip(sys.orig_argv, sys.orig_argv[1:], strict=False)).get("-m", "")

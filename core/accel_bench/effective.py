@@ -22,7 +22,7 @@ WRAPPERS = re.compile(
 
 
 def plain_name(tensor: str) -> str:
-    """Return the name of a tensor without the parts that compiling or wrapping a module adds."""
+    """Return a tensor's name without parts that compiling or wrapping adds, such as `_orig_mod`."""
     return WRAPPERS.sub("", tensor)
 
 
@@ -37,7 +37,7 @@ class CheckpointedBlocks(Frozen):
 
 
 class Compilation(Frozen):
-    """Counts of torch's compiler; null for a count that torch does not keep."""
+    """What torch's compiler did, in numbers; null for a number that torch does not keep."""
 
     compile_seconds: float | None = None
     """Wall-clock seconds of tracing and compiling, forward and backward."""
@@ -67,7 +67,7 @@ class Compilation(Frozen):
 
 
 class GradientFlow(Frozen):
-    """Gradients and parameters on the first real optimizer step."""
+    """Gradients in the first real optimizer step, and whether that step changed the parameters."""
 
     trained_tensors: int
 
@@ -222,6 +222,6 @@ class EffectiveConfiguration(Frozen):
 
     @property
     def drawn(self) -> str:
-        """Random operations of a step, such as `dropout`; empty if there are none."""
+        """Names of the random operations in a step, such as `dropout`; empty if there are none."""
         parts = [DROPOUT if self.dropout else "", self.random_operations]
         return " and ".join(filter(None, parts))

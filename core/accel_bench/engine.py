@@ -1,4 +1,4 @@
-"""Protocol between an engine and the stopwatch that times its steps, without torch."""
+"""Interfaces of an engine and of the stopwatch that times its steps; torch is not imported here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IGNORED_LABEL = -100
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Numbers of tokens, or of the task's other unit, in a batch or a step, counted on the host."""
+    """Numbers of tokens, or of the task's other unit, in a batch or step, counted on the host."""
 
     processed: int
     """Tokens that go through the model, padding included."""
@@ -71,8 +71,8 @@ number, so that micro-batches and ranks add up."""
 
 
 def own_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
-    """Return the loss that the model computes itself, such as a fused loss that needs no logits.
-    `supervised_in_step` is the number of supervised tokens by which the sum is divided."""
+    """Return the loss that the model computes itself, such as a fused loss that needs no logits:
+    the sum over tokens divided by `supervised_in_step`, the step's number of supervised tokens."""
     return model(**inputs, num_items_in_batch=supervised_in_step).loss
 
 
@@ -85,8 +85,8 @@ class Stopwatch(Protocol):
     def mark(self, phase: PhaseName) -> None:
         """Mark the end of a phase of the step.
 
-        The time since the last call of `mark` or `lap` counts as the time of this phase. Marks have
-        an effect in a few steps after the window only. An engine without marks gets no split by
+        The time since the last call of `mark` or `lap` counts as the time of this phase. Calls only
+        count in a few steps after the window. An engine that never calls this gets no split by
         phase.
         """
 

@@ -98,7 +98,7 @@ class HookError(WorkerError):
 
 
 class InvalidRunError(WorkerError):
-    """A run did other work than its scenario states; `reasons` are stored with the result."""
+    """A run did not do the work that its scenario states; `reasons` are stored with the result."""
 
     def __init__(self, reasons: Iterable[str]) -> None:
         self.reasons = tuple(reasons)
@@ -106,15 +106,15 @@ class InvalidRunError(WorkerError):
 
 
 def install_command(extra: str) -> str:
-    """Return the shell command that installs the extra of accel-bench in this environment."""
+    """Return the shell command that installs an extra of accel-bench in this environment."""
     package = install_package(extra)
     where = " in a checkout of accel-bench" if package.startswith("./") else ""
     return f"pip install {package}{where}"
 
 
 def install_package(extra: str) -> str:
-    """Return pip's argument that installs an extra of accel-bench. It is the plugin's folder in a
-    checkout, else the extra itself."""
+    """Return what follows `pip install` to install an extra of accel-bench: in a checkout the
+    folders of its plugins, else `'accel-bench[NAME]'`."""
     from importlib import metadata
 
     from packaging.requirements import Requirement
@@ -144,9 +144,9 @@ FORMER_NAMES = {
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: `; did you mean 'x'?` for a near name.
-    Else it is `; known: ...`, or empty without known names. Of more than FEW names, the nearest
-    three are listed: `; known: 71 names, the nearest a, b, c`."""
+    """Return the end of a message about a word that is not `known`: `; did you mean 'x'?` for a
+    near name. Else it is `; known: ...`, or empty without known names. Of more than FEW names, the
+    nearest three are listed: `; known: 71 names, the nearest a, b, c`."""
     import difflib
 
     names = sorted(set(known))

@@ -48,9 +48,9 @@ _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _FunctionT]:
     """Return a decorator that marks a function as the specification of a hook.
 
-    `one_answer` is the slot whose plugin is called if no plugin of the stack implements the hook,
-    or `stack`; without it all active plugins are called. `only` names the single kind of plugin
-    that is called.
+    `one_answer` makes the hook call a single plugin: the plugin of the stack that implements it,
+    else the plugin of the slot that `one_answer` names; `stack` names no slot. `only` names the one
+    kind of plugin whose hook is called: `launcher` or `trackers`.
     """
 
     def mark(function: _FunctionT) -> _FunctionT:
@@ -78,11 +78,11 @@ def allocate_ranks(
 ) -> Allocation | None:
     """Return the processes that all runs of a session share, for `launch_ranks`.
 
-    Called once, before planning. `scenarios` belong to all sweep points, with `resources.device` as
-    written. `command` holds the program's arguments; with `dry_run` nothing is run. If another
-    process does the work of this command, as in the ranks other than 0 of torchrun, wait for it and
-    return an allocation with an `exit_code`. An allocation with `places` runs sweep points on them
-    at the same time.
+    Called once, before planning. `scenarios` are those of all sweep points, with `resources.device`
+    as written. `command` holds the program's arguments; with `dry_run` nothing is run. In a process
+    that does not run the command itself, such as rank 1 of torchrun, wait until another process has
+    done so, and return an allocation with an `exit_code`. If an allocation has `places`, its parts,
+    sweep points run on these at the same time.
     """
 
 
@@ -116,9 +116,9 @@ def observe_ranks(job: Job, ranks: Sequence[RankProcess]) -> Observer | None:
 def record_result(result: Result | None, summary: Summary | None, results_folder: Path) -> None:
     """Log `result` in another system, by names and values that `describe_run` returns.
 
-    Called after each run has been stored. An error is a warning, and loses no row. A method that
-    takes `summary` is called once more when the session has ended, however it did, with the
-    comparison and without a result. `results_folder` is the default folder for files.
+    Called after each run has been stored. An error is reported as a warning, and no row is lost. A
+    method that takes `summary` is called once more when the session has ended, however it did, with
+    the comparison and without a result. `results_folder` is the default folder for files.
     """
 
 
@@ -151,7 +151,7 @@ def simulate_batch(run: Run, micro_batch_size: int, sequence_length: int) -> Bat
 
 @hookspec()
 def prepare_experiment(run: Run) -> None:
-    """Fill content-keyed caches with `run.cache`; set `run.rehearsal` to request untimed steps."""
+    """Fill caches by `run.cache`; set `run.rehearsal` to have untimed steps fill compile caches."""
 
 
 # In every worker process, in this order.
@@ -249,8 +249,8 @@ def observe_steps(run: Run) -> StepObserver | None:
     """Return an observer of further steps, after the last step that core needs, or None.
 
     Profilers, counters and traces belong here: they would disturb the measured window. Each
-    observer gets steps of its own, one observer after the other, that are in no figure but its own.
-    Return the same number of steps on every rank: ranks wait for one another.
+    observer gets its own steps, after those of the observer before it; only its own metrics include
+    them. Return the same number of steps on every rank: ranks wait for one another.
     """
 
 
@@ -260,10 +260,10 @@ def report_evidence(run: Run) -> dict[str, JsonValue]:
 
     The key `summary`, one line of text, is also printed under the table of `run`: facts that decide
     how to read the figures, such as bytes of weights or kernels seen. An engine that answers
-    requests at a rate states in `load` whether they pile up: `saturated`. Functions that other
-    hooks registered by `run.on_evidence` are called at the same time. JSON that could not be read
-    back is an error: a number of 1e100 or of more than 40 digits, a lone surrogate, more than 100
-    levels.
+    requests at a rate states under `load` whether requests pile up, as `saturated`. Functions that
+    other hooks registered by `run.on_evidence` are called at the same time. JSON that could not be
+    read back is an error: a number of 1e100 or of more than 40 digits, a lone surrogate, more than
+    100 levels.
     """
 
 
@@ -277,7 +277,7 @@ def close_run(run: Run) -> None:
 
 
 def _marked(word: str) -> dict[str, str]:
-    """Return the hooks with the mark `word`, such as `one_answer`, and its value, in call order."""
+    """Return, for each hook marked with `word`, such as `one_answer`, the value of the mark."""
     marks = ((name, getattr(value, word, "")) for name, value in globals().items())
     return {name: mark for name, mark in marks if isinstance(mark, str) and mark}
 

@@ -165,8 +165,8 @@ def load_format(entry: DoorEntry) -> Format:
 
 def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
     """Return the text of runs in the format `name`, in pieces; each run is loaded when needed.
-    Raises ImportFileError for a format that is only read, PluginError for an unknown or broken
-    one."""
+    Raises ImportFileError for a format that cannot be written, PluginError for an unknown or broken
+    format."""
     entry = find_entry(GROUP, KIND, name)
     if (form := load_format(entry)).write is None:
         raise ImportFileError(f"{name} ({form.description}) is read, and not written")
@@ -176,7 +176,7 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
 def _written(
     entry: DoorEntry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
 ) -> Iterator[str]:
-    """Yield the text that a format writes. Raises PluginError that names it if it fails."""
+    """Yield the text that `write` makes of results; raise PluginError about `entry` if it fails."""
     with entry.blamed():
         for text in write(results):
             if not isinstance(text, str):

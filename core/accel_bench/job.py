@@ -137,7 +137,7 @@ class Job(Frozen):
         return Path(self.folder) / f"rank{rank}.json"
 
     def answer_path(self, rank: int) -> Path:
-        """Return the path of the JSON file with the value that the purpose returned on a rank."""
+        """Return the path of the JSON file with what the purpose's function returned on a rank."""
         return Path(self.folder) / f"rank{rank}.answer.json"
 
     def log_path(self, rank: int) -> Path:
@@ -149,5 +149,5 @@ class Job(Frozen):
         return Path(self.folder) / UPDATE_FILE
 
     def heartbeat_path(self, rank: int) -> Path:
-        """Return the path of the memory-mapped page in which a rank stores its step number."""
+        """Return the path of the memory-mapped page in which a rank stores its step and phase."""
         return Path(self.folder) / f"rank{rank}.heartbeat"

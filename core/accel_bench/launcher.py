@@ -65,7 +65,7 @@ class AllocationPart(Allocation, Protocol):
     """Part of an allocation, with devices of its own, on which one sweep point runs."""
 
     def is_ready(self) -> bool:
-        """Return whether all processes of this part run, after waiting for replacements."""
+        """Wait for replacements of lost nodes; return whether all processes of this part run."""
 
     def node_names(self) -> Sequence[str]:
         """Return the names of this part's nodes, which change when a lost node is replaced."""
@@ -85,8 +85,8 @@ class Observer(Protocol):
     """Observer of the ranks of one attempt from the parent, in threads or processes of its own.
 
     An observer may have a text `live`, a few words about the running ranks that the progress line
-    shows beside the step, such as `utilization.gpu 97 %`. The supervising loop reads it several
-    times a second: keep the last reading at hand.
+    shows beside the step, such as `utilization.gpu 97 %`. The supervising loop reads `live` several
+    times a second, so reading it must not start a measurement.
     """
 
     def finish(self, results: Mapping[int, RankResult]) -> Iterable[Metric]:

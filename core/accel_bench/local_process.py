@@ -47,8 +47,8 @@ SWEEP_SECONDS = 10.0
 class LocalProcess:
     """Process of one rank on this machine, the leader of a session and process group of its own.
 
-    On Linux a reaper runs the rank. The reaper exits with the same status, after every process that
-    the rank has started has ended.
+    On Linux a reaper, a small parent process, starts the rank. When the rank has ended, the reaper
+    ends all processes that the rank left behind, and exits with the rank's status.
     """
 
     MARK = "ACCEL_BENCH_RUN_ID"
@@ -120,7 +120,7 @@ class LocalProcess:
                     os.killpg(self.pid, which)
 
     def sweep(self) -> None:
-        """End all processes that the rank left, by its reaper, and wait until they have ended."""
+        """End all processes that the rank left behind, and wait until its reaper has ended them."""
         if sys.platform != "linux":
             self.signal(signal.SIGKILL)
             return
@@ -145,8 +145,8 @@ class NodePlace:
 
 
 def rank_environment(job: Job, rank: int, place: NodePlace | None = None) -> dict[str, str]:
-    """Return a rank's environment: the parent's, with the scenario's changes and defaults. `place`
-    is the rank's position on its node; without it all ranks are on this machine."""
+    """Return a rank's environment variables: the parent's, the scenario's, and the rank's numbers.
+    `place` is the rank's position on its node; with None all ranks are on this machine."""
     scenario = job.experiment.scenario
     size = job.world_size
     place = place or NodePlace(rank, size, max(1, available_cores() // size))

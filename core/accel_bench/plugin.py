@@ -38,9 +38,9 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 class Plugin(Generic[OptionsT]):
     """Base class of all plugins.
 
-    In a worker one instance serves one use in one run. In the parent, which plans and starts runs,
-    it serves all runs of a stack with the same options, also concurrent runs in several threads:
-    hooks there keep no state of a run on it.
+    A worker makes one instance for each time that its run names the plugin. The parent, which plans
+    and starts runs, has one instance for all runs of a stack with the same options, and may call it
+    from several threads: hooks there must not store the state of a run on the instance.
 
     The module that holds the class imports nothing heavy: torch and similar packages are imported
     inside hook bodies. Class attributes declare what the plugin needs; core checks them before
@@ -155,15 +155,15 @@ class Plugin(Generic[OptionsT]):
         return None
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the class that joins the ranks; override this if `strategy` depends on options."""
+        """Return the class that joins the ranks, such as `FSDPModule`, by the plugin's options."""
         return self.strategy
 
     def data_parallel(self, scenario: Scenario) -> int:
         """Return the number of groups of ranks that each take batches of their own.
 
-        Called in the parent on the plugin that parallelizes, with an otherwise resolved scenario.
-        If there are fewer groups than ranks, the ranks of a group have consecutive numbers. They
-        get the same batches and compute them together, and each returns the whole loss of these
+        Called in the parent on the plugin that parallelizes; all else in `scenario` is resolved. If
+        there are fewer groups than ranks, the ranks of a group have consecutive numbers. They get
+        the same batches and compute them together, and each returns the whole loss of these
         batches.
         """
         return scenario.world_size
@@ -182,7 +182,7 @@ class Plugin(Generic[OptionsT]):
 
         The plugin that loads `model.id` returns the bytes of each weight. The plugin that builds
         the optimizer returns the bytes of gradient and state of each trained parameter. Called in
-        the parent, which refuses work that cannot fit: light, no torch. An empty mapping means
+        the parent, which refuses work that cannot fit; do not import torch. An empty mapping means
         unknown.
         """
         return {}
@@ -190,9 +190,9 @@ class Plugin(Generic[OptionsT]):
     def allowed_loss_difference(self) -> float | None:
         """Return the `loss_tolerance` of this instance, which may depend on its options.
 
-        Called in the parent: light, no torch. A loss that only this allows is `within what NAME
-        declares`, never `equivalent`; above 0.02 it is no evidence of the same training. It excuses
-        this plugin's changes only.
+        Called in the parent; do not import torch. If only this allows a difference of the loss, the
+        verdict is `within what NAME declares`, not `equivalent`; above 0.02 a difference never
+        counts as the same training. It excuses no change that others make, such as of the seed.
         """
         return self.loss_tolerance
 
@@ -214,6 +214,6 @@ class Plugin(Generic[OptionsT]):
     def fingerprint(self, experiment: Experiment) -> JsonValue:
         """Return further input of the experiment's id, such as the digest of a file that is read.
 
-        Called in the parent: light, no torch. None means no further input.
+        Called in the parent; do not import torch. None means no further input.
         """
         return None

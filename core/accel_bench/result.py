@@ -188,9 +188,9 @@ class Window(Frozen):
 
 
 class PhaseSplit(Frozen):
-    """Time of a step by phase, measured in a few steps after the window. Marking waits for nothing
-    but takes time, so the window itself is never split. A device with events measures the seconds
-    itself, so that work overlapping on the host is hidden."""
+    """Time of a step by phase, measured in a few steps after the window. The end of each phase is
+    recorded without waiting for the device, but that takes time, so steps of the window are not
+    split. On a device with events, only the device's time counts, not the host's work beside it."""
 
     steps: int
 
@@ -317,7 +317,7 @@ class Answers(Frozen):
         return len(self.tokens) + len(self.digests)
 
     def digest(self, request: int) -> str:
-        """Return the digest of the answer to a request, by its number from 0, ids kept or not."""
+        """Return the digest of the answer to the request with this number, counted from 0."""
         if request < len(self.tokens):
             return digest_of(self.tokens[request])
         return self.digests[request - len(self.tokens)]
@@ -345,7 +345,7 @@ class Collective(Frozen):
 
 
 class Communication(Frozen):
-    """Collective operations of one rank, measured in a few extra steps without overlap."""
+    """Collective operations of one rank, measured in extra steps in which they overlap nothing."""
 
     steps: int
     """Number of extra steps; the first of several is part of no figure."""
@@ -363,7 +363,7 @@ class Communication(Frozen):
 
     @property
     def waiting_seconds(self) -> float:
-        """Seconds of a step in which the rank waits for slower ones."""
+        """Seconds of a step in which the rank waits for slower ranks."""
         return sum(collective.waiting_seconds for collective in self.collectives.values())
 
 
@@ -413,7 +413,7 @@ class LearningCurve(Frozen):
 
 
 class SeenWindow(Frozen):
-    """Bounds of the duration of a rank's window by the parent's clock, in seconds."""
+    """Bounds, by the parent's clock, of how many seconds a rank's window took."""
 
     rank: int
     """Global rank."""
@@ -659,7 +659,7 @@ class Result(Frozen):
 
     @property
     def imported(self) -> bool:
-        """True if another program measured the row, which then enters no verdict, rank or cost."""
+        """True if another program measured the row; no verdict, ranking or cost uses it."""
         return self.provenance.origin == "imported"
 
     @property

@@ -229,7 +229,7 @@ class Run:
     def cache(self, kind: str, key: JsonValue, fill: Callable[[Path], None]) -> Path:
         """Return the cache folder of `key` among the caches called `kind`.
 
-        It is filled by `fill(folder)` if it does not exist. `key` holds, as JSON, everything that
+        If the folder does not exist, `fill(folder)` fills it. `key` holds, as JSON, everything that
         the content depends on. One process fills the folder while others wait; a failed `fill`
         leaves nothing behind. Raises the exception that `fill` raises.
         """
@@ -261,7 +261,7 @@ class StepObserver(Protocol):
 
 
 def _fill_aside(target: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a temporary folder, then rename it, so that a half-filled one is never seen."""
+    """Fill a temporary folder, then rename it to `target`, which so is never seen half filled."""
     aside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
         fill(aside)

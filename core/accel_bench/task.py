@@ -1,4 +1,4 @@
-"""Base class for plugins that are tasks: `Task`, and the counts of a batch's tensors."""
+"""Base class for plugins that are tasks: `Task`, and counts of the tokens in a batch's tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ each rank knows the labels of a whole step."""
 
 
 class Held(NamedTuple):
-    """Bounds of a batch's counts: the fewest and the most elements that its tensors may hold."""
+    """For each count of a batch, the fewest and the most elements that its tensors may hold."""
 
     processed: tuple[int, int]
     real: tuple[int, int]
@@ -74,7 +74,7 @@ class Task(Plugin[OptionsT]):
         return type(self).build_loss is Task.build_loss
 
     def random_operations(self, model: Any) -> str:
-        """Return the random operations of a step beside dropout, such as `Gumbel noise`, if any.
+        """Return a step's random operations except dropout, such as `Gumbel noise`; empty if none.
 
         A stack that draws random numbers in another order differs in loss and update by chance.
         """
@@ -86,8 +86,8 @@ class Task(Plugin[OptionsT]):
     def held(self, batch: Batch) -> Held | None:
         """Return bounds of the counted elements in a batch's tensors; None if unknown.
 
-        The first step is invalid if `Batch.tokens` lies outside. By default elements are tokens of
-        `input_ids`, and each token with a label is supervised.
+        A run is invalid if `Batch.tokens` lies outside these bounds in the first step. By default
+        elements are tokens of `input_ids`, and each token with a label is supervised.
         """
         return held_tokens(batch)
 
@@ -125,7 +125,7 @@ def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
 
 
 def token_mask(batch: Batch) -> Any:
-    """Return a bool tensor, True for real tokens in `input_ids`; None without a fitting mask."""
+    """Return a bool tensor, False for padding; None without a mask of the shape of `input_ids`."""
     mask, ids = batch.inputs.get("attention_mask"), batch.inputs.get("input_ids")
     if mask is None or ids is None or mask.shape != ids.shape:
         return None

@@ -65,7 +65,7 @@ class ActivePlugin:
 
     @property
     def version(self) -> PluginVersion:
-        """Name, distribution and version of the plugin, for the record."""
+        """Name, distribution and version of the plugin, as results store them."""
         version = self.installed_version or distribution_version(self.distribution)
         return PluginVersion(name=self.name, distribution=self.distribution, version=version)
 
@@ -112,8 +112,8 @@ class ActivePlugins:
 
     def call_all(self, hook: str, **arguments: Any) -> Iterator[tuple[ActivePlugin, Any]]:
         """Call a hook of every plugin that implements it, in order; yield each plugin with the
-        value. `arguments` are those that the hook can take. Raises HookError that names the plugin
-        for any error but an AccelBenchError."""
+        value that its hook returned. `arguments` are all that the hook may take. Raises HookError
+        that names the plugin for any error but an AccelBenchError."""
         functions = self._functions(hook)
         for plugin in self.plugins:
             if id(plugin.instance) in functions:
@@ -130,7 +130,7 @@ class ActivePlugins:
             yield plugin, items
 
     def call_plugin(self, plugin: ActivePlugin, hook: str, **arguments: Any) -> Any:
-        """Return the value of a hook of one plugin, or None if the plugin does not implement it."""
+        """Call a hook of one plugin, and return its value; None if the plugin lacks the hook."""
         method = self._functions(hook).get(id(plugin.instance))
         if method is None:
             return None
@@ -179,12 +179,12 @@ class ActivePlugins:
             self._manager.register(plugin.instance, name)
 
     def _functions(self, hook: str) -> dict[int, pluggy.HookImpl]:
-        """Return implementations of a hook by `id()` of the plugin, which may be unhashable."""
+        """Return a hook's implementations by `id()` of the instance, which may be unhashable."""
         caller = getattr(self._manager.hook, hook)
         return {id(method.plugin): method for method in caller.get_hookimpls()}
 
     def _one_answer(self, hook: str) -> ActivePlugin | None:
-        """Return the plugin that answers a hook, or None. Raises PluginError for several claims."""
+        """Return the plugin that answers a hook, or None; raise PluginError if several claim it."""
         functions = self._functions(hook)
         implementing = [plugin for plugin in self.plugins if id(plugin.instance) in functions]
         claiming = [plugin for plugin in implementing if _claims(plugin, hook)]
@@ -199,9 +199,9 @@ class ActivePlugins:
 def _tolerances(
     plugins: Iterable[ActivePlugin], method: str, sensitivity: float = 1.0
 ) -> dict[str, float]:
-    """Return by plugin name the tolerance that its `method` declares, multiplied by `sensitivity`.
-    A plugin whose method returns None is left out. Raises HookError for other values than numbers
-    from 0."""
+    """Return, by plugin name, the tolerance that the method `method` returns, times `sensitivity`.
+    A plugin whose method returns None is left out. Raises HookError for anything else that is not a
+    number of at least 0."""
     by_name: dict[str, float] = {}
     for plugin in plugins:
         with attribute_errors_to(plugin, method), time_limit(limit_seconds()):
@@ -215,7 +215,7 @@ def _tolerances(
 
 
 def task_of(active: ActivePlugins) -> Task[Any] | None:
-    """Return the plugin of the slot `task`, even if another plugin builds the loss, or None."""
+    """Return the plugin of the slot `task`, or None; another plugin may still build the loss."""
     filling = (plugin.instance for plugin in active.plugins if plugin.slot == "task")
     return next((task for task in filling if isinstance(task, Task)), None)
 
@@ -228,7 +228,7 @@ def wrong_return_type(plugin: ActivePlugin, hook: str, expected: str, got: Any) 
 
 
 def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
-    """Raise HookError if a value could not be read back once stored; `place` is its path."""
+    """Raise HookError if a value could not be read back once stored; `place` is the path to it."""
     if fault := unreadable_part(value, *place):
         problem = f"gave what cannot be stored: {fault}"
         raise HookError(plugin.name, plugin.distribution, hook, problem)
@@ -270,8 +270,8 @@ def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iter
 
 
 def _claims(plugin: ActivePlugin, hook: str) -> bool:
-    """Return whether a plugin claims a one-answer hook that it implements. The plugin of a slot
-    claims nothing without `claims`: it answers the hooks of its slot."""
+    """Return whether a plugin claims a one-answer hook that it implements. A slot's plugin claims
+    only hooks of other slots; those of its own slot it answers without a claim."""
     with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
         claims = plugin.instance.claims()
     if claims is None:

@@ -60,7 +60,7 @@ print(json.dumps({one: known[one] for one in sorted(found)}))
 def unmet_constraints(
     experiment: Experiment, active: ActivePlugins, machine: Machine, python: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """Return reasons why an experiment cannot run here, by declarations and `check_scenario`.
+    """Return reasons, from declarations and `check_scenario`, why an experiment cannot run here.
 
     `python` is the command of the interpreter that runs the ranks; empty for this one.
     """
@@ -87,7 +87,7 @@ def unmet_constraints(
 
 
 def _other_training(experiment: Experiment, active: ActivePlugins) -> Iterator[str]:
-    """Yield a reason if a stack alone sets the batch size and the task's loss depends on it."""
+    """Yield a reason if the stack changes the batch size and the task's loss depends on it."""
     task, changed = task_of(active), sorted({*experiment.stack.settings} & MICRO_BATCH)
     if task is not None and task.batch_dependent and changed:
         yield (
@@ -119,7 +119,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return architectures as text; if many, a few and the command that lists all of a plugin."""
+    """Return architectures as text; of many, only the first, and the command that lists all."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
@@ -136,7 +136,7 @@ def _wrong_family(scenario: Scenario, plugin: ActivePlugin) -> Iterable[str]:
 
 
 def _devices(scenario: Scenario, machine: Machine) -> Iterable[str]:
-    """Yield a reason if this machine, on which the ranks run, lacks the devices."""
+    """Yield reasons if this machine, on which the ranks run, lacks the devices or the memory."""
     resources = scenario.resources
     kind = device_type(resources.device)
     names = kind.find(machine)
@@ -190,7 +190,7 @@ def process_group_backends(python: tuple[str, ...]) -> Mapping[str, Sequence[str
 
 
 def _small_device(scenario: Scenario, machine: Machine) -> str:
-    """Return a message about a device with less memory than required; empty without one."""
+    """Return a message on a GPU with less memory than required; empty if every GPU has enough."""
     resources = scenario.resources
     needed = resources.device_memory_bytes
     for gpu in machine.gpus[: resources.devices]:
@@ -220,7 +220,7 @@ def _resources(scenario: Scenario) -> Iterable[str]:
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the scenario's device type, by torch's name if `allowed` holds that name."""
+    """Return the scenario's device type, under torch's name for it if `allowed` has that name."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name

@@ -33,8 +33,8 @@ def implemented(kind: type[Plugin[Any]]) -> list[str]:
 def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
     """Return the slots, such as `model`, that a plugin fills; empty for a plugin of the stack.
 
-    A task fills its slot, whatever it claims. Another plugin with `claims` belongs into the stack,
-    unless it brings both a model and an engine: then it is an engine, which replaces the model.
+    A task fills the slot `task` alone. Any other plugin that overrides `claims` belongs in the
+    stack, unless it implements `load_model` and `build_engine`: then it fills the slot `engine`.
     """
     hooks = implemented(kind)
     if issubclass(kind, Task):
@@ -45,7 +45,7 @@ def slots_of(kind: type[Plugin[Any]]) -> tuple[str, ...]:
 
 
 def slots_of_hooks(hooks: Collection[str]) -> tuple[str, ...]:
-    """Return the slots, such as `model`, of a plugin with these hooks; empty for the stack."""
+    """Return the slots that a plugin with these hooks fills; empty for a plugin of the stack."""
     if TRACKING in hooks:
         return ("trackers",)
     if not ACCELERATING.isdisjoint(hooks):

@@ -19,7 +19,7 @@ class EnvironmentPlugin(Frozen):
 
 
 class Interpreter(Frozen):
-    """Python interpreter with accel-bench, and the packages of its environment."""
+    """Another Python interpreter that has accel-bench, and the packages of its environment."""
 
     schema_version: int
     """Schema version of the jobs that the interpreter's accel-bench reads."""
@@ -43,7 +43,7 @@ class Interpreter(Frozen):
     plugins: tuple[EnvironmentPlugin, ...]
 
     def on(self, machine: Machine) -> Machine:
-        """Return a copy of a machine's description with the versions of this environment."""
+        """Return a copy of `machine` with this environment's versions of Python and packages."""
         ours = self.machine.model_dump(include={"python", "versions", "libraries"})
         return machine.model_copy(update=ours)
 

@@ -72,7 +72,7 @@ def limit_seconds() -> float:
 
 @contextlib.contextmanager
 def restored_environment() -> Iterator[list[str]]:
-    """Undo changes of `os.environ`, priority and CPUs after the `with` block.
+    """Undo changes of `os.environ` and of the process's priority and CPUs after the `with` block.
 
     Yields a list, filled with the names of changed variables when the block ends. Workers of all
     stacks inherit the parent's environment.
@@ -101,8 +101,8 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TookTooLongError if the `with` block takes longer; there is no limit in other threads
-    than the main thread."""
+    """Raise TookTooLongError if the `with` block takes longer than `seconds`. In any thread but the
+    main thread there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

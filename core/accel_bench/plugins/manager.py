@@ -109,7 +109,7 @@ def is_tracker(kind: type[Plugin[Any]]) -> bool:
 
 
 def _refuse_tracker(plugin: ActivePlugin) -> None:
-    """Raise PluginError for a tracker in a stack or the work: it would change experiment ids."""
+    """Raise PluginError for a tracker in a stack or slot, where it would change experiment ids."""
     if is_tracker(type(plugin.instance)):
         raise PluginError(
             f"plugin {plugin.name!r} is a tracker, and no part of what is measured; write "
@@ -140,7 +140,8 @@ def _refuse_participant(plugin: ActivePlugin) -> None:
 
 
 def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
-    """Yield slots, such as `model`, with uses. Raises PluginError for options without a plugin."""
+    """Yield each filled slot, such as `model`, with its `use`: the plugin's name and options.
+    Raises PluginError for options without a plugin."""
     for slot in Work.SLOTS:
         use: Use = getattr(scenario, slot)
         if use.use != NO_PLUGIN:
@@ -151,8 +152,8 @@ def _filled_slots(scenario: Scenario) -> Iterator[tuple[str, Use]]:
 
 
 def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> ActivePlugin:
-    """Return the active plugin of one slot, such as `model`; `where` is as for `activate`. Raises
-    PluginError as `activate` does, and for an empty slot."""
+    """Return the active plugin of one slot, such as `model`, of `work`. `where` is as for
+    `activate`. Raises PluginError as `activate` does, and for an empty slot."""
     use = getattr(work, slot)
     if use.use == NO_PLUGIN:
         raise PluginError(f"{slot}: none cannot be run; name a plugin")
@@ -162,9 +163,9 @@ def activate_slot(work: Work, slot: str, where: Callable[[Location], str]) -> Ac
 def activate_use(
     use: Use, slot: str, place: Location, where: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of a use that stands at `place` in the file. `slot` is the plugin's
-    role, for messages, and `where` is as for `activate`. Raises PluginError as `activate` does,
-    HookError for a plugin that ends a process."""
+    """Return the active plugin of `use`, a plugin's name and options at `place` in the file. `slot`
+    is the plugin's role, for messages, and `where` is as for `activate`. Raises PluginError as
+    `activate` does, HookError for a plugin that ends a process."""
 
     def label(path: Location) -> str:
         return f"{where((*place, *path))}: plugin {use.use!r} (as {slot})"
@@ -176,8 +177,8 @@ def activate_use(
 def _use_plugin(
     use: Use, slot: str | None, allow_torch: bool, label: Callable[[Location], str]
 ) -> ActivePlugin:
-    """Return the active plugin of a use, after importing it and validating its options. `label`
-    returns the beginning of an error message about the option at a path."""
+    """Import the plugin that `use` names, check its options, and return it as an active plugin.
+    `label` turns the path of an option into the beginning of an error message about it."""
     plugin = find(use.use)
     with restored_environment() as changed:
         kind = load_class(use.use, allow_torch)
@@ -192,8 +193,8 @@ def _make(
     distribution: str,
     label: Callable[[Location], str],
 ) -> Plugin[Any]:
-    """Return an instance of a plugin's class with the validated options of a use. `label` returns
-    the beginning of an error message about the option at a path."""
+    """Return an instance of the plugin class `kind` with the options of `use`, which are checked.
+    `label` turns the path of an option into the beginning of an error message about it."""
     clash = type(use).owned_keys() & set(kind.Options.model_fields)
     if clash:
         raise PluginError(
@@ -280,9 +281,9 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Run picklable `work` in another process first, if `uses` has an untried plugin of other
-    authors. Raises HookError for a plugin whose code ends that process: it would end the program
-    silently."""
+    """Run the picklable function `work` in another process first if `uses` name a foreign plugin
+    that was not tried yet. Raises HookError for a plugin whose code ends that process: it would end
+    the program silently."""
     if "torch" in sys.modules:
         return
     by_text = {canonical_json(use.model_dump(mode="json")): use.use for use in uses}

@@ -220,7 +220,7 @@ def missing_extras(names: Iterable[str]) -> dict[str, str]:
 
 
 def _not_installed(name: str) -> str:
-    """Return the message for a plugin that is not installed: a command, or the nearest name."""
+    """Return an error message on a plugin not installed, with a command or the nearest name."""
     if reason := missing_extra(name):
         return reason
     known = {plugin.use for plugin in installed()}
@@ -258,7 +258,7 @@ def is_on_contract(requirement: str) -> bool:
 
 
 def _on_us(requires: tuple[str, ...]) -> Iterator[tuple[str, SpecifierSet]]:
-    """Yield applicable requirements on accel-bench as text, with the versions that they allow."""
+    """Yield, as text, each applicable requirement on accel-bench, with the versions it allows."""
     for text in requires:
         try:
             requirement = Requirement(text)

@@ -72,7 +72,7 @@ def extras() -> dict[str, ShippedPlugin]:
 
 
 def is_shipped(distribution: str) -> bool:
-    """Return whether a distribution is accel-bench itself, or a distribution of its extras."""
+    """Return whether the distribution is accel-bench itself or one that its extras install."""
     return canonicalize_name(distribution) in _shipped_distributions()
 
 
@@ -84,10 +84,8 @@ def _shipped_distributions() -> frozenset[str]:
 
 
 def plugin_meant_by(word: str) -> str | None:
-    """Return the name of the first plugin of an extra that a search word means, or None.
-
-    The word is the plugin's name, the extra's name, or a further search word of the plugin.
-    """
+    """Return the name of the first plugin of an extra that a search word means, or None. The word
+    is the plugin's name, the extra's name, or a further search word of the plugin."""
     plain = word.lower().replace("_", "-")
     return next((n for n, e in extras().items() if plain in {n, e.extra, *e.also}), None)
 

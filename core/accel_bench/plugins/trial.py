@@ -33,8 +33,7 @@ class Ending(NamedTuple):
 
 
 class _Trial:
-    """Holder of the pipe to which a trial's process writes; a descriptor, None in other
-    processes."""
+    """In a trial's process `notes` is the descriptor of the pipe to its parent, elsewhere None."""
 
     notes: int | None = None
 
@@ -46,7 +45,7 @@ def note_call(plugin: str, distribution: str, hook: str) -> None:
 
 
 def run_in_trial(work: Callable[[], object], seconds: float) -> Ending | None:
-    """Run picklable `work` in another process; return the process's ending, or None if `work`
+    """Run picklable `work` in another process; return how that process ended, or None if `work`
     returned. An exception does not end the process: the same work in this process raises it again.
     Within a trial no other trial starts, and None is returned."""
     if _Trial.notes is not None:
@@ -95,7 +94,6 @@ def serve() -> None:
 
 
 def _leave_notes() -> None:
-    """Close the trial's pipe in a process that a plugin has forked."""
     if _Trial.notes is not None:
         os.close(_Trial.notes)
         _Trial.notes = None

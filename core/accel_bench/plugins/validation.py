@@ -58,7 +58,7 @@ def _unmet_contract(kind: type[Plugin[Any]]) -> Iterator[str]:
 
 
 def _misspelt_declarations(kind: type[Plugin[Any]]) -> Iterator[str]:
-    """Yield a sentence for each class attribute with nearly the name of a declaration."""
+    """Yield a sentence for each class attribute whose name is nearly that of a declaration."""
     classes = [cls for cls in kind.__mro__ if issubclass(cls, Plugin) and cls is not Plugin]
     for owner, name, value in ((cls, *item) for cls in classes for item in vars(cls).items()):
         bases = owner.__mro__[1:]

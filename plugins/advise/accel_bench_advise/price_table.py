@@ -102,7 +102,7 @@ class PriceTable(Frozen):
 
 
 class PriceEntry(NamedTuple):
-    """A price, with `own` set if it is from the user's own table."""
+    """A price; `own` is true if it is from the user's own table."""
 
     price: Price
     own: bool

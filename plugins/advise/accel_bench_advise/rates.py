@@ -1,4 +1,4 @@
-"""Hourly prices of the table, for other plugins by the entry-point group `accel_bench.rates`."""
+"""Hourly prices from the price table, which other plugins get by the group `accel_bench.rates`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from accel_bench_advise.price_table import Price, find_price, read_prices
 
 
 def hourly_rate(instance: str, provider: str | None, region: str | None, spot: bool) -> HourlyRate:
-    """Return the hourly price of an instance in the table, with `spot` its spot price.
+    """Return the hourly price of an instance in the price table; if `spot`, its spot price.
 
     Raises PriceError if the table has none, or several.
     """
@@ -22,9 +22,9 @@ def hourly_rate(instance: str, provider: str | None, region: str | None, spot: b
 
 
 def table_tariff(price: Price, today: Date, spot: bool = False) -> HourlyRate | None:
-    """Return a row of the price table as an hourly rate, with `spot` its spot price.
+    """Return a row of the price table as an hourly rate: on demand, or spot if `spot` is true.
 
-    None if its spot price is missing. `today` is the date to which its age is counted.
+    None if `spot` is true and the row has no spot price. The price's age is counted up to `today`.
     """
     usd = price.spot_usd_per_hour if spot else price.usd_per_hour
     if usd is None:

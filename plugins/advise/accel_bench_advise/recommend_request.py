@@ -193,7 +193,7 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    """Return the name and the number in `METRIC=VALUE`; raise ScenarioError for other text."""
+    """Return name and number of a limit, `METRIC=VALUE`; raise ScenarioError for other text."""
     name, _, value = text.partition("=")
     try:
         number = float(value)
@@ -220,7 +220,7 @@ def _check_model(request: RecommendRequest, store: Store | None) -> None:
 
 
 def _open(place: str, request: RecommendRequest, stack: ExitStack) -> Store | None:
-    """Return the results store in the folder `place`, which `stack` closes.
+    """Open the results store in the folder `place`, and let `stack` close it.
 
     None if there is no store. Raises StoreError if it cannot be opened, or if it is missing and the
     request has conditions on runs.
@@ -277,10 +277,10 @@ def _model_of(scenario: str) -> str:
 def fitting_models(
     names: Sequence[str], device: NamedHardware, estimators: Sequence[Estimator]
 ) -> tuple[FittingModel, ...]:
-    """Return the fit of the catalog models `names` on a device.
+    """Return whether each catalog model of `names` fits a device, and with which changes.
 
-    Models that fit come first, the largest first, then models that do not fit. One simulation runs
-    concurrently for each estimator.
+    Models that fit come first, the largest first, then models that do not fit. The estimators work
+    concurrently, each on one model at a time.
     """
     # The largest take longest: they begin first.
     cards = sorted(

@@ -72,7 +72,7 @@ NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
 
 
 class FittingBatch(Frozen):
-    """The largest micro-batch that fits, and the device memory for which this holds."""
+    """The largest micro-batch that fits, and for how much device memory that is so."""
 
     value: int
 
@@ -86,7 +86,7 @@ class FittingBatch(Frozen):
     """Estimated bytes at twice the size; None if the search ended before."""
 
     def holds(self, memory_bytes: float | None) -> bool:
-        """Return whether the value holds for a device with this memory; True if that is unknown."""
+        """Return whether `value` holds for a device with this memory; True if that is unknown."""
         if memory_bytes is None:
             return True
         return self.least_bytes <= memory_bytes < (self.most_bytes or math.inf)
@@ -95,7 +95,7 @@ class FittingBatch(Frozen):
 def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
     """Return the sequence length chosen by the sample lengths, and a sentence part on the choice.
 
-    None if it is not cached and the plan may not work it out.
+    None if the sample lengths are not cached and the plan must not start a process to read them.
     """
     planned = sizing.stacks()[0]
     summary = Chooser(sizing).lengths(planned)
@@ -105,7 +105,7 @@ def sequence_length(sizing: Sizing) -> tuple[int, str] | None:
 def micro_batch_size(sizing: Sizing) -> tuple[int, str] | None:
     """Return the largest micro-batch that fits with all stacks, and a sentence part on the search.
 
-    None if it is not cached and the plan may not work it out.
+    None if it is not cached and the plan must not search for it.
     """
     batch = Chooser(sizing).batch()
     return None if batch is None else (batch.value, batch.because)
@@ -125,7 +125,7 @@ class Chooser:
     def lengths(self, planned: Planned) -> LengthSummary | None:
         """Return the summary of sample lengths from the cache, else from the data plugin.
 
-        None if it is not cached and the plan may not work it out.
+        None if it is not cached and the plan must not start a process to read the lengths.
         """
         place = _place("lengths", _of_the_data(planned))
         if (kept := _kept(place, LengthSummary)) or not self.sizing.work_out:
@@ -148,7 +148,7 @@ class Chooser:
     def batch(self) -> FittingBatch | None:
         """Return the largest micro-batch that fits with every stack, from the cache or a search.
 
-        None if it is not cached and the plan may not work it out.
+        None if it is not cached and the plan must not search for it.
         """
         stacks, machine = self.sizing.stacks(), self.sizing.machine
         _refuse_dependent(stacks)
@@ -239,7 +239,7 @@ class Chooser:
         return largest
 
     def _problem(self, value: int) -> str | None:
-        """Run a trial of a micro-batch in every stack; return a failure's reason, None if all fit.
+        """Try a micro-batch in a short run of every stack; return why it fails, or None.
 
         Any stack that runs out of memory fails the trial. In the first stack a refused run, such as
         for too little data, fails it too, and another failure raises ScenarioError. Other failures
@@ -280,9 +280,9 @@ class Chooser:
 
 
 def length_choice(summary: LengthSummary, scenario: Scenario) -> tuple[int, str]:
-    """Return the sequence length for sample lengths, limited by the model, and a sentence part.
+    """Return the sequence length for a summary of sample lengths, and how it was chosen, in words.
 
-    The sentence part says how the length was chosen.
+    It is at most the longest sequence that the scenario's model was made for.
     """
     longest = longest_of(model_config(scenario.model) or {})
     most = f"95 % of {summary.samples:,} samples have at most {summary.percentile_95:,} tokens"

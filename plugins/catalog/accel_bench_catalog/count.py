@@ -15,7 +15,7 @@ COUNT_SECONDS = 300
 
 
 class ModelCount(Frozen):
-    """FLOPs of training all weights of a catalog model, as counted on its modules."""
+    """FLOPs of training all weights of a catalog model, counted by building the model's modules."""
 
     workload: Workload | None = None
     """Matmul and attention FLOPs of the model; null if unknown."""

@@ -96,7 +96,7 @@ def _data_of(card: ModelCard, own: Mapping[str, Any], written: Mapping[str, Any]
 
 
 def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
-    """Return the value at `key` of a part of the model's configuration; None if there is none.
+    """Return the value at `key` in a part of the model's configuration; None if there is none.
 
     `tower` names the part, such as `vision_config`; without this part, the whole configuration is
     read.
@@ -106,10 +106,10 @@ def _of_tower(card: ModelCard, tower: str, key: str) -> Any:
 
 
 def _of_replaced(of_file: Any, replaced: Sequence[Mapping[str, Any]], place: str) -> Iterator[str]:
-    """Yield a sentence for each data plugin that replaces the file's, with the settings left out.
+    """Yield a sentence for each data plugin that is used in place of the file's.
 
-    `of_file` is the file's section `data`, `replaced` are the sections used in its place, and
-    `place` names the command-line option.
+    It names the settings left out. `of_file` is the file's section `data`, `replaced` are the
+    sections used in its place, and `place` names the command-line option.
     """
     written = of_file if isinstance(of_file, dict) else {"use": of_file}
     named = written.get("use", slot_defaults().slots["data"])

@@ -13,7 +13,7 @@ KINDS = {"integer": "whole number", "string": "text", "boolean": "true, false", 
 
 
 def editor_schema() -> dict[str, Any]:
-    """Return the JSON schema of scenario files, including the short spellings."""
+    """Return the JSON schema of scenario files, with short forms such as a plugin's bare name."""
     schema = ScenarioFile.model_json_schema()
     properties = schema["properties"]
     file = {"type": "string"}
@@ -46,7 +46,7 @@ def editor_schema() -> dict[str, Any]:
 def _ladder_item_schema(use: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of a ladder's item: plugin name, plugin with options, or mapping.
 
-    `use` is the JSON schema of a use of a plugin.
+    `use` is the JSON schema of a plugin's name with its options.
     """
     one_use = {"type": "object", "required": ["use"], "properties": {"use": {"type": "string"}}}
     parts = {

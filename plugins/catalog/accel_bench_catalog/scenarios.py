@@ -55,9 +55,9 @@ def list_scenarios(
 
 
 def _needs_of(file: ScenarioFile) -> list[str]:
-    """Return a scenario's requirements that not every machine meets, such as `1 GPU of 24 GB`.
+    """Return what a scenario needs that not every machine has, such as `1 GPU of 24 GB`.
 
-    They include the extras of the plugins in its slots and stacks.
+    The texts include the extras of the plugins in its slots and stacks.
     """
     return [*_devices(file), *(f"extra {extra}" for extra in _extras(file))]
 

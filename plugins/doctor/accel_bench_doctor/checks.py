@@ -51,15 +51,15 @@ def incompatibilities(machine: Machine, torch_cuda: str | None) -> tuple[Conflic
 
 
 def changes_of_every_stack() -> tuple[Conflict, ...]:
-    """Return a conflict for each installed package that by its presence changes every stack.
+    """Return a conflict for each installed package that changes all stacks just by being installed.
 
-    Such packages work, but stacks are measured with their effect.
+    Such packages work, but what they change is part of every measurement here.
     """
     return tuple(_conflicts(read_libraries().changes_every_stack))
 
 
 def _conflicts(rules: Iterable[LibraryEffect]) -> Iterator[Conflict]:
-    """Yield a conflict for each rule whose packages are installed in the affected versions."""
+    """Yield a conflict for each rule that applies to the installed packages and their versions."""
     for rule in rules:
         lacks = not rule.missing or any(map(unmet_requirement, rule.missing))
         if lacks and not any(map(unmet_requirement, rule.when)):

@@ -50,7 +50,7 @@ def doctor(
 
 
 def _measure(machine: Machine) -> NoiseFloor:
-    """Measure the noise floor of the machine; return it, or only the problem if measuring fails."""
+    """Measure and return the machine's noise floor; if measuring fails, return only the problem."""
     import sys
     from contextlib import redirect_stdout
 

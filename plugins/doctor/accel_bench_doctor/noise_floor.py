@@ -27,7 +27,7 @@ TOO_NOISY = 0.5
 
 
 class NoiseFloor(Frozen):
-    """Measured speed difference of identical code; numbers are null if the measurement failed."""
+    """Speed difference measured between identical stacks; numbers are null if measuring failed."""
 
     rounds: int = 0
     """Number of rounds that both stacks completed."""
@@ -121,9 +121,9 @@ def _words(again: ExperimentSummary) -> str:
 
 
 def _visible(rounds: int, effect: float) -> str:
-    """Return a sentence on the smallest detectable difference of speed.
+    """Return a sentence on the smallest difference of speed that can be seen on this machine.
 
-    `effect` is this difference as a fraction, after this number of rounds.
+    `effect` is this difference as a fraction, after `rounds` rounds.
     """
     if effect > TOO_NOISY:
         return (

@@ -27,7 +27,7 @@ COLUMNS = "run_id experiment_id stack invariant figures"
 
 
 class BrokenInvariant(Broken):
-    """Broken invariant of a row, by its name in `analysis.checks.audit`, or `checksum`."""
+    """An invariant that a stored row breaks: its name in `analysis.checks.audit`, or `checksum`."""
 
     run_id: str
     """Unique id of the run."""
@@ -84,8 +84,8 @@ def check(
 def audit_store(store: Store) -> AuditReport:
     """Return the audit of every row of an open store. Raises StoreError if it cannot be read.
 
-    A row's broken invariants are stored with the row, under its checksum. Rows that another version
-    of the checks audited are audited again.
+    A row holds the invariants that its audit found broken, and its checksum covers them. Rows that
+    an older or newer version of the checks audited are audited again.
     """
     rows = store.rows()
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)
@@ -101,9 +101,9 @@ def audit_store(store: Store) -> AuditReport:
 
 
 def _broken(row: ListedRun, again: list[Broken] | None) -> Iterator[BrokenInvariant]:
-    """Yield the broken invariants of a row; for a corrupt row, its broken checksum.
+    """Yield the broken invariants of a row; of a corrupt row, only that its checksum is wrong.
 
-    `again` are the row's invariants if it was audited again, else None.
+    `again` are the broken invariants found now if the row was audited again, else None.
     """
     if row.corrupt:
         again = [Broken(invariant=CHECKSUM, figures=row.problem)]

@@ -30,7 +30,7 @@ class Freezing:
             parameter.requires_grad_(False)
 
     def counts(self) -> dict[str, int]:
-        """Return the numbers of weights that this object froze, and that are trained."""
+        """Return how many parameters this object froze, and how many are trained now."""
         trained = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "frozen_parameters": sum(p.numel() for p in self.frozen),

@@ -36,8 +36,8 @@ def ask(
     """Request one completion and read its stream to the end, or until `stopped()` is true.
 
     `body` is the JSON request. `arrival` is the request's arrival time in seconds of the clock
-    `now()`; None if requests have none. Raises InvalidRunError with the address for a refused,
-    late, lost or invalid response.
+    `now()`; None if the scenario sets no rate. Raises InvalidRunError with the address for a
+    refused, late, lost or invalid response.
     """
     served = Served(
         requests=1,
@@ -76,7 +76,7 @@ def _why_ended(options: OpenAIEndpointOptions, until: float) -> str:
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP connection with a deadline for the response, even if its bytes trickle in slowly."""
+    """HTTP connection with a deadline for the whole response, even if each byte arrives in time."""
 
     def __init__(self, url: str, limits: StreamLimits) -> None:
         self._limits, self.parts = limits, urlsplit(url)
@@ -89,7 +89,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Within(io.RawIOBase):
-    """Raw file of a socket's bytes, with each read limited by the deadline."""
+    """Raw file of a socket's bytes; reading it after the deadline raises TimeoutError."""
 
     def __init__(self, sock: socket.socket, limits: StreamLimits) -> None:
         self._socket, self._limits = sock, limits
@@ -127,7 +127,7 @@ def _read_answer(
 ) -> Completion:
     """Send a request, and return its completion. Raises InvalidRunError for an invalid response.
 
-    `body` is the JSON request, and `reading` are the last arguments of `read_stream`.
+    `body` is the JSON request; `reading` are `served`, `limits` and `stopped` of `read_stream`.
     """
     path = f"{connection.parts.path.rstrip('/')}/completions"
     content = json.dumps(body).encode()

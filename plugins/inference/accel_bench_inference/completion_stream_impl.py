@@ -197,7 +197,7 @@ def _take_event(
 
 
 def _take_choice(completion: Completion, choice: _Choice, instant: float) -> None:
-    """Add a part's text or tokens to the completion, and the reason given for the text's end.
+    """Add a part's text or tokens to the completion, and why the text ended if the part says so.
 
     `instant` is the part's arrival time in seconds of the clock `now()`.
     """
@@ -213,7 +213,7 @@ def _take_choice(completion: Completion, choice: _Choice, instant: float) -> Non
 
 
 def _ids_of(choice: _Choice) -> Any:
-    """Return the token ids of a part, as vLLM sends them, or llama.cpp with `logprobs`.
+    """Return the token ids of a part: vLLM's `token_ids`, or those in llama.cpp's `logprobs`.
 
     Returns None if the part has none. The ids are not checked yet.
     """
@@ -268,11 +268,11 @@ def _checked(completion: Completion, limits: StreamLimits) -> Completion:
 
 
 def counted_tokens(answer: Completion, asked: int) -> int:
-    """Return the number of generated tokens of a completion, at most `asked`."""
+    """Return the number of generated tokens of a completion, at most the `asked` number."""
     said = answer.said_tokens
     return min(answer.served.new_tokens if said is None else said, asked)
 
 
 def shown(text: str) -> str:
-    """Return the beginning of a server's message, with characters that can be stored."""
+    """Return the first 300 characters of a server's message, invalid ones replaced by `?`."""
     return text[:KEPT_LETTERS].encode(errors="replace").decode()

@@ -40,7 +40,7 @@ class Generate(Plugin[Options]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch, which core excludes from the memory of a run."""
+        """Import torch here, since a later import would count as the model's memory."""
         from accel_bench_inference import generate_impl  # noqa: F401
 
     @hookimpl

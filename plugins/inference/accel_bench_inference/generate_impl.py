@@ -52,7 +52,7 @@ class TokenStream(BaseStreamer):
 
 
 class Generator:
-    """The model with its key-value cache, configured by the scenario's `inference`."""
+    """Generator of answers: the model, its key-value caches, and the settings of `inference`."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -67,7 +67,7 @@ class Generator:
         """Size of the key-value cache of the first requests."""
 
     def answer(self, prompts: Sequence[torch.Tensor], arrivals: Sequence[float]) -> _Answered:
-        """Return a batch of requests with its generated tokens, when all are on the host.
+        """Generate a batch of answers, and return it with its requests when all is on the host.
 
         `prompts` are the token ids of each request, and `arrivals` are the requests' arrival times
         in seconds of the clock `now()`, if they have any.
@@ -98,7 +98,7 @@ class Generator:
         return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
-        """Return arguments of `generate` for its cache or assistant, beside the common ones.
+        """Return arguments of `generate` that set its static cache or assistant, if there is one.
 
         `requests` is the number of requests in the batch.
         """
@@ -112,7 +112,7 @@ class Generator:
         return {"past_key_values": self._caches[requests]}
 
     def _static_cache(self, requests: int) -> StaticCache:
-        """Return a static cache for `requests` requests; a last token needs no place in it."""
+        """Return a static cache for `requests` requests, without room for the last token."""
         config = text_config(self._model.config)
         length = self._asked.prompt_tokens + self._asked.new_tokens - 1
         cache = StaticCache(config=config, max_cache_len=length)
@@ -124,7 +124,7 @@ class Generator:
         return cache
 
     def _configuration(self) -> GenerationConfig:
-        """Return the settings of `generate`, and set them on the model as its only ones."""
+        """Return the settings of `generate`; they also replace the model's generation settings."""
         pad = getattr(self._run.dataset, "pad_token_id", 0)
         samples = self._asked.decoding == "sampling"
         config = GenerationConfig(
@@ -146,7 +146,7 @@ class Generator:
         return config
 
     def _load_assistant(self) -> Any:
-        """Return the assistant model, with weights of the same kind and dtype as the model's."""
+        """Return the assistant model; its weights are random if the model's are random."""
         from accel_bench.modeling.loading import load_other_model
 
         assert self._asked.assistant is not None
@@ -238,7 +238,7 @@ class GenerateEngine:
         return {"summary": "; ".join(texts), **facts}
 
     def _load(self) -> Load | None:
-        """Return the load of the measured requests; None without rate or measurement."""
+        """Return the load of the measured requests; None without a rate, or before the window."""
         if self._asked.rate is None or not self._window:
             return None
         return load_of(self._window, self._asked.rate)

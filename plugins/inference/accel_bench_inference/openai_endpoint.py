@@ -77,7 +77,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str) -> str:
-        """Return the URL. Raises ValueError for an invalid port, or parts without effect."""
+        """Return the URL; raise ValueError for a wrong host or port, a user, query or fragment."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -92,7 +92,7 @@ class OpenAIEndpointOptions(Options):
     @field_validator("extra")
     @classmethod
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields. Raises ValueError for a field that would change the requested work."""
+        """Return the fields for requests; raise ValueError for one that would change the work."""
         if own := sorted(extra.keys() & {*SET_BY_THE_ENGINE, *OTHER_REQUESTS}):
             raise ValueError(
                 f"{', '.join(own)}: all stacks are asked for the same, by `inference` and "
@@ -111,9 +111,9 @@ class OpenAIEndpoint(Plugin[OpenAIEndpointOptions]):
     modes = frozenset({"inference"})
 
     def claims(self) -> frozenset[str]:
-        """Return the hook that only this engine may implement, `load_model`.
+        """Return `load_model`, the hook that this engine answers in place of the slot `model`.
 
-        The model's loader is not called, since the server has the model.
+        The model is not loaded here, since the server has it.
         """
         return frozenset({"load_model"})
 

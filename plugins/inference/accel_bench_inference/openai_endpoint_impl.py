@@ -139,8 +139,8 @@ class EndpointEngine:
     def _from_a_cache(self) -> Metric:
         """Return the metric `cached_prompt_tokens`, the fraction of prompt tokens from a cache.
 
-        Its value is null if the server does not report it. If a cache served prompts, it has the
-        reason.
+        Its value is null if the server does not report it. The metric's `reason` is set if a cache
+        served prompts, or if the server reports nothing.
         """
         said = [reply for reply in self._window if reply.cached_tokens is not None]
         cached = sum(reply.cached_tokens or 0 for reply in said)
@@ -167,9 +167,9 @@ class EndpointEngine:
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:
-        """Return the median first-token latency and the lowest one of new prompts, in seconds.
+        """Return the median first-token latency, and the lowest one of new prompts, in seconds.
 
-        Returns None unless only a cache explains the difference.
+        None unless new prompts take so much longer that only a cache explains it.
         """
         new = [wait for reply in self._new for wait in reply.served.first_token_seconds]
         waits = [wait for reply in self._window for wait in reply.served.first_token_seconds]
@@ -180,7 +180,7 @@ class EndpointEngine:
     def _whole_answers(self) -> Metric:
         """Return the metric `whole_answers`, the fraction of requests with all requested tokens.
 
-        If others end early or late, the metric has the reason, since work is incomplete.
+        If some have more or fewer tokens, the metric says so, and the result is degraded.
         """
         asked, requests = self._asked.new_tokens, len(self._window)
         other = [reply for reply in self._window if counted_tokens(reply, asked) != asked]
@@ -203,7 +203,7 @@ class EndpointEngine:
         )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence: the server's models, its token counts, and the load of requests."""
+        """Return JSON evidence: the server's name of its model, token counts, and the load."""
         load = self._load() if self._window else None
         models = sorted({reply.model for reply in self._window})
         parts = sum(reply.parts for reply in self._window)

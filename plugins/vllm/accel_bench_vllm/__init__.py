@@ -79,8 +79,8 @@ class VLLMOptions(Options):
     def _check_extra(cls, extra: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments. Raises ValueError for arguments set elsewhere, and unsafe texts.
 
-        Unsafe texts have code, files or hosts: vLLM imports the class named by `worker_cls`, and a
-        scenario may come from others.
+        A text is unsafe if it may name code, a file or a host: vLLM imports the class named by
+        `worker_cls`, and a scenario may come from others.
         """
         if own := sorted(extra.keys() & {*SET_BY_THE_SCENARIO, *cls.model_fields}):
             raise ValueError(
@@ -110,9 +110,9 @@ class VLLM(Plugin[VLLMOptions]):
     devices = frozenset({"cpu", "cuda", "rocm"})
 
     def claims(self) -> frozenset[str]:
-        """Return the hook that only this engine may implement, `load_model`.
+        """Return `load_model`, the hook that this engine answers in place of the slot `model`.
 
-        The model's loader is not called, since vLLM loads the model.
+        That slot's plugin loads no model, since vLLM does.
         """
         return frozenset({"load_model"})
 

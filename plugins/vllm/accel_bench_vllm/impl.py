@@ -45,9 +45,9 @@ class WeightsSource:
 
 
 def checkpoint_of(run: Run) -> WeightsSource:
-    """Return the location of the scenario's weights, generated ones in a folder of the cache.
+    """Return where the scenario's weights lie: in a cache folder if generated, else as published.
 
-    For generated weights, which are written at first use, it sets `run.weights_fingerprint`.
+    Generated weights are written at first use, and set `run.weights_fingerprint`.
     """
     use = run.scenario.model
     if use.weights != "random" and not use.overrides:
@@ -161,11 +161,11 @@ class VLLMEngine:
         return not all(request.finished for request in self._answers[first:until])
 
     def _instant(self) -> float:
-        """Return the time on the clock of arrivals, in seconds; it stops between timed steps."""
+        """Return the seconds of the clock of arrivals, which stops between timed steps."""
         return now() - self._left_out
 
     def _admit(self, until: int) -> None:
-        """Send the requests that have arrived to vLLM, up to `batch_size` open ones.
+        """Send to vLLM the requests that have arrived, as long as fewer than `batch_size` are open.
 
         Without a rate, at most `until` requests are sent in total.
         """
@@ -319,7 +319,7 @@ def _sampling(asked: Any, number: int) -> Any:
 
 
 def _cache_of(server: Any) -> dict[str, int]:
-    """Return the size in bytes, the number of blocks and the block size of an engine's cache."""
+    """Return the numbers `bytes`, `blocks` and `block_size` (in tokens) of an engine's cache."""
     (held,) = server.collective_rpc(_cache_bytes)
     settings = server.vllm_config.cache_config
     return {

@@ -46,7 +46,7 @@ NO_STEP = (
 
 
 class DeviceEstimate(NamedTuple):
-    """The estimate of a scenario's baseline on a device, with its estimator."""
+    """Estimate of a scenario's baseline on a device, and the estimator that made it."""
 
     estimate: Estimate
     estimator: Estimator
@@ -56,7 +56,7 @@ class DeviceEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimator of a scenario's experiments on one device; its copies share simulations."""
+    """Estimator of a scenario's experiments on one device; its copies share one `simulator`."""
 
     simulator: Simulator
     draft: Draft
@@ -101,8 +101,8 @@ class Estimator:
     def baseline(self) -> DeviceEstimate:
         """Return the estimate of the baseline, or of the first stack if there is no baseline.
 
-        If the baseline does not fit, the estimate is of the nearest change that fits. Raises
-        AccelBenchError for a scenario that cannot be planned for the device.
+        If it does not fit but would with a few changed settings, those are set and it is estimated
+        again. Raises AccelBenchError for a scenario that cannot be planned for the device.
         """
         estimate, changed = self.estimate(_baseline(self.plan())), {}
         if estimate.nearest and (changed := estimate.nearest.settings):
@@ -138,7 +138,7 @@ class Estimator:
         return blank.model_copy(update=figures)
 
     def _figures(self, planned: Planned) -> dict[str, Any]:
-        """Return the fields of `Estimate` that the simulation of an experiment gives, by name."""
+        """Return the fields of `Estimate`, by name, that simulating an experiment gives."""
         experiment, target = planned.experiment, self.target
         memories = MemoryEstimator(self.simulator, target)
         memory = memories.memory(planned)
@@ -166,9 +166,9 @@ class Estimator:
         return {**figures, "answer": answer_of(what, target.name, memory, nearest)}
 
     def _replan(self, planned: Planned, changed: dict[str, Any]) -> Planned:
-        """Return the experiment of the same stack and sweep point, planned with changed settings.
+        """Return the experiment of the same stack and sweep point after planning with `changed`.
 
-        `changed` are the settings by dotted key. Raises AccelBenchError if the new plan lacks it.
+        `changed` are settings by dotted key. Raises AccelBenchError without such an experiment.
         """
         experiment = planned.experiment
         kept = {key: value for key, value in experiment.sweep.items() if key not in changed}
@@ -231,7 +231,8 @@ def named_batch(name: str, planned: Planned) -> str:
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
-    """Return a sentence that says if an experiment fits a device, with the nearest change if not.
+    """Return a sentence: whether an experiment fits a device, and if not, which nearest change
+    does.
 
     `what` names the stack with its batch, and `device` the device.
     """

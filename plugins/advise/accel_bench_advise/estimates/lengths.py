@@ -85,7 +85,7 @@ def lengths_instead_of(
 
 
 def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
-    """Return a summary of sample lengths, with the context length of their 95th percentile."""
+    """Return a summary of sample lengths; their 95th percentile gives its sequence length."""
     ordered = sorted(lengths)
     most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
     chosen = -(-most // MULTIPLE) * MULTIPLE

@@ -91,10 +91,10 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 
 
 def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
-    """Return a function that gives the fewest copies of a model part in one device's memory.
+    """Return a function of a model part's name: the fewest copies of it in one device's memory.
 
-    The function takes the part's name, such as `weights`; it gives less than 1 for a part that
-    devices divide. `parallel` is the plugin that parallelizes the model, if any.
+    The name is such as `weights`; the number is below 1 for a part that is divided among devices.
+    `parallel` is the plugin that parallelizes the model, if any.
     """
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)
     known = None
@@ -119,7 +119,7 @@ def _available(scenario: Scenario, machine: Machine) -> int | None:
 
 
 def _on_host(scenario: Scenario) -> bool:
-    """Return whether the scenario's device uses the host's memory, which its ranks then share."""
+    """Return whether the device's memory is the host's, which all ranks on it share."""
     return device_type(scenario.resources.device).on_host
 
 

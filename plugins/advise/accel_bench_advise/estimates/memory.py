@@ -1,4 +1,4 @@
-"""Device memory that an experiment needs, and the shapes and changes that fit."""
+"""Device memory that an experiment needs, the largest batches that fit, and changes that help."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class MemoryEstimator(NamedTuple):
     def footprint(self, planned: Planned, **other: int) -> Footprint:
         """Return the memory and work of one optimizer step of an experiment.
 
-        `other` replaces sizes of its batch shape by name, such as `micro_batch_size`. Raises
-        AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of the experiment's batch shape by name, such as `micro_batch_size`.
+        Raises AccelBenchError if the step cannot be simulated.
         """
         return self.simulator.footprint(planned.experiment, self.target.kind, **other)
 
@@ -88,21 +88,21 @@ class MemoryEstimator(NamedTuple):
         return memory_estimate(footprint, copies, target.kind, target.memory_bytes, ranks)
 
     def need(self, planned: Planned, **other: int) -> float:
-        """Return the upper estimate of the bytes of one device that a step needs.
+        """Return the upper end of the estimated bytes that a step needs on one device.
 
         `other` replaces sizes of the batch shape, as for `footprint`.
         """
         return self.memory(planned, **other).needed_bytes.high
 
     def largest_batch(self, planned: Planned, limit: int = LONGEST_BATCH) -> Limit:
-        """Return the largest micro-batch up to `limit` that fits by the upper estimate.
+        """Return the largest micro-batch up to `limit` whose upper memory estimate fits the device.
 
         The sequence length is unchanged.
         """
         return self._largest(planned, "micro_batch_size", 1, limit)
 
     def longest(self, planned: Planned) -> Limit | None:
-        """Return the longest sequence length that fits by the upper estimate, at the same batch.
+        """Return the longest sequence length whose upper memory estimate fits, samples unchanged.
 
         None for data without `data.sequence_length`, such as images.
         """
@@ -138,7 +138,7 @@ class NearestSearch(NamedTuple):
         """Return the first change in order of preference with which an experiment fits.
 
         If weights and optimizer state alone exceed the device, neither checkpointing nor a smaller
-        batch is simulated. None if nothing fits.
+        batch is simulated. None if no change and no other device makes it fit.
         """
         too_large: list[tuple[Any, ...]] = []
         for changed in _changes_of(planned.experiment.scenario):
@@ -174,9 +174,9 @@ class NearestSearch(NamedTuple):
         return Alternative(settings=changed, gpu=name, needed_bytes=memory.needed_bytes)
 
     def _smaller(self, planned: Planned, changed: dict[str, Any]) -> Alternative | None:
-        """Return `changed` with the largest smaller micro-batch that fits; None if none fits.
+        """Return `changed` plus the largest smaller micro-batch that fits; None if none fits.
 
-        The samples per step are unchanged.
+        Gradient accumulation grows, so that a step keeps its number of samples.
         """
         train = planned.experiment.scenario.train
         samples = train.micro_batch_size * train.gradient_accumulation
@@ -217,7 +217,7 @@ def memory_estimate(
     device_bytes: int | None,
     ranks: int = 1,
 ) -> MemoryEstimate:
-    """Return the memory estimate of a device shared by its ranks.
+    """Return the memory estimate of a device that `ranks` ranks share.
 
     `copies(part)` is the number of replicas of a part of the model on one device. `device` is the
     device type, `cpu` or `cuda`, and `device_bytes` its memory; None if unknown.
@@ -242,7 +242,8 @@ def memory_estimate(
 def largest_that_fits(
     need: Callable[[int], float], capacity: float, first: int, step: int = 1, limit: int = 2**20
 ) -> Limit:
-    """Return the largest multiple of `step` up to `limit` whose need is within the capacity.
+    """Return the largest multiple of `step` up to `limit` whose `need` (bytes) is within
+    `capacity`.
 
     `need` must grow at least linearly, as memory does with batch and length: the line through two
     fitting values bounds the search. `first` is the value to start from.
@@ -270,8 +271,8 @@ def largest_that_fits(
 def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: int) -> int | None:
     """Return the multiple of `step` at which a line through two fitting values meets the capacity.
 
-    `fits` are the largest fitting values, and `known` the needs by value. None without two fitting
-    values, or if their needs are equal.
+    `fits` are the two largest fitting values, and `known` the bytes needed by each tried value.
+    None for fewer fitting values, or if both need the same bytes.
     """
     lower, upper = (fits * 2)[:2]
     rise = known[upper] - known[lower]
@@ -284,7 +285,7 @@ def _most(fits: list[int], known: Mapping[int, float], capacity: float, step: in
 def _changes_of(scenario: Scenario) -> Iterator[dict[str, Any]]:
     """Yield changed settings to try, by dotted key, the smallest change of the training first.
 
-    The first has no change, and each extends the former.
+    The first mapping is empty, and each later one adds a setting to the one before.
     """
     changed: dict[str, Any] = {}
     yield changed
@@ -305,10 +306,8 @@ def _lasting_bytes(memory: MemoryEstimate) -> float:
 
 
 def _with_few_micro_batches(planned: Planned) -> Planned:
-    """Return an experiment of equal memory with at most two micro-batches per step.
-
-    It simulates faster.
-    """
+    """Return an experiment of equal memory that simulates faster: at most two micro-batches a
+    step."""
     scenario = planned.experiment.scenario
     train = scenario.train
     if train.gradient_accumulation <= SIMULATED_ACCUMULATION:

@@ -58,7 +58,7 @@ class SimulationRequest(Frozen):
 
 
 class Operations(Frozen):
-    """Equal operations of a step: the same kind on the same number of bytes."""
+    """Operations of a step that are alike: the same kind on the same number of bytes."""
 
     dtype: str
     """Dtype of a matrix product's operands; empty for other operations."""
@@ -116,7 +116,7 @@ FITS = finding_words("fits", "does not fit", "may fit")
 
 
 class Bounds(Frozen):
-    """An estimate with a lower and an upper end."""
+    """Lower and upper end of an estimated number."""
 
     low: float
     high: float
@@ -130,9 +130,9 @@ class Bounds(Frozen):
         return Bounds(low=numerator / self.high, high=numerator / self.low)
 
     def within(self, limit: float | None) -> Finding | None:
-        """Return the verdict on staying within a limit, such as a device's bytes.
+        """Return the verdict on whether the number is at most a limit, such as a device's bytes.
 
-        It is `inconclusive` if only the lower end does. None if there is no limit.
+        It is `inconclusive` if only the lower end is at most the limit. None if there is no limit.
         """
         if limit is None:
             return None
@@ -182,7 +182,7 @@ class Limit(Frozen):
 
 
 class SpeedEstimate(Frozen):
-    """Estimated speed of training, as a span."""
+    """Estimated speed of training, with a lower and an upper end."""
 
     tokens_per_second: Bounds
     """Processed tokens per second, or another unit that the task counts, of all devices, padding

@@ -1,4 +1,4 @@
-"""Client of the simulating process, which imports torch in place of this one."""
+"""Client of the simulating process, a separate process so that this one need not import torch."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Simulator:
         self._models: dict[str, Simulation] = {}
 
     def model(self, experiment: Experiment) -> Simulation:
-        """Return the simulation of an experiment, with its model's parameter counts.
+        """Return the simulation of an experiment, which has its model's parameter counts.
 
-        Its `footprint` must have been requested before.
+        Call `footprint` with this experiment before; otherwise a KeyError is raised.
         """
         return self._models[_key(experiment)]
 
@@ -53,8 +53,8 @@ class Simulator:
     ) -> Footprint:
         """Return the memory and work of one optimizer step of an experiment.
 
-        `other` replaces sizes of its batch shape by name, such as `micro_batch_size`. Raises
-        AccelBenchError if it cannot be simulated.
+        `other` replaces sizes of the experiment's batch shape by name, such as `micro_batch_size`.
+        Raises AccelBenchError if the step cannot be simulated.
         """
         shape = BatchShape.of(experiment.scenario).model_copy(update=other)
         key = _key(experiment), device, shape

@@ -37,7 +37,7 @@ MOST_SIMULATED = 6
 
 
 class Calibration(NamedTuple):
-    """Slowdown of a stored experiment relative to its roofline."""
+    """Ratio of a stored experiment's measured step time to its roofline time."""
 
     slowdown: float
     """Measured seconds of a step divided by the roofline's lowest."""
@@ -56,7 +56,7 @@ class SpeedEstimator(NamedTuple):
     stored: Sequence[Result]
 
     def speed(self, experiment: Experiment, footprint: Footprint) -> SpeedEstimate | None:
-        """Return the speed of all devices together as a span.
+        """Return the speed of all devices together, as a lower and an upper end.
 
         None if a device's peaks are unknown, or if devices share the work of a step.
         """
@@ -69,7 +69,7 @@ class SpeedEstimator(NamedTuple):
         return speed_estimate(seconds, tokens, peaks.source, list(self._calibrations(experiment)))
 
     def _calibrations(self, experiment: Experiment) -> Iterator[Calibration]:
-        """Yield calibrations by the newest comparable runs, preferably of the same stack."""
+        """Yield calibrations from the newest comparable runs, if possible of the same stack."""
         alike: dict[str, Result] = {}
         for result in reversed(self.stored):
             if self._compares(result, experiment.scenario):
@@ -85,9 +85,9 @@ class SpeedEstimator(NamedTuple):
                 return
 
     def _calibration(self, result: Result) -> Calibration:
-        """Return the calibration by a stored run.
+        """Return the calibration by a stored run: measured step time over roofline time.
 
-        Raises AccelBenchError if its steps cannot be simulated.
+        Raises AccelBenchError if its steps cannot be simulated, or are not full.
         """
         experiment, measured = result.experiment, run_throughput(result)
         peaks = self.target.peaks(experiment.scenario)
@@ -103,7 +103,7 @@ class SpeedEstimator(NamedTuple):
         return Calibration(median(measured.step_seconds) / seconds.low, experiment.id, name)
 
     def _compares(self, result: Result, scenario: Scenario) -> bool:
-        """Return whether a stored run is valid, and was of the target's device and of equal work.
+        """Return whether a stored run may calibrate: valid, on the target's device, of equal work.
 
         The work is equal if it has the task and the dtype of `scenario`.
         """
@@ -121,9 +121,9 @@ class SpeedEstimator(NamedTuple):
 
 
 def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) -> float | None:
-    """Return the seconds of an optimizer step at the efficiency `reached`.
+    """Return the seconds of an optimizer step that reaches the fractions `reached` of the peaks.
 
-    None if the peak of a dtype that it uses is unknown.
+    None if the device's peak is unknown for a dtype that the step uses.
     """
     seconds = 0.0
     for operations in footprint.operations:
@@ -139,7 +139,7 @@ def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) 
 def roofline(footprint: Footprint, peaks: DevicePeaks) -> Bounds | None:
     """Return the seconds of a step at the best and the worst efficiency.
 
-    None if the peak of a dtype that it uses is unknown.
+    None if the device's peak is unknown for a dtype that the step uses.
     """
     worst, best = (step_seconds(footprint, peaks, reached) for reached in peaks.span)
     return Bounds(low=best, high=worst) if best is not None and worst is not None else None
@@ -151,7 +151,7 @@ def speed_estimate(
     source: str,
     calibrations: Sequence[Calibration] = (),
 ) -> SpeedEstimate:
-    """Return the speed of steps of `tokens` tokens that take `seconds` by the roofline.
+    """Return the speed of steps of `tokens` tokens, given their `seconds` by the roofline.
 
     `source` names the source of the peaks. Calibrations replace the efficiency of the roofline.
     """

@@ -102,7 +102,7 @@ class Target(NamedTuple):
 
 
 def target_of(machine: Machine, chosen: NamedHardware | None) -> Target:
-    """Return the chosen device of the table as a target, by default this machine's device."""
+    """Return the device of the estimate: the chosen one of the table, else this machine's."""
     if chosen is not None:
         return Target(chosen.name, "cuda", chosen.hardware.memory_bytes, chosen, machine)
     device = device_type(machine.device)

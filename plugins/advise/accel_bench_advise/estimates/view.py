@@ -60,7 +60,7 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Bounds], str]:
-    """Return a formatter of spans, which formats both ends with `form`."""
+    """Return a function that writes a span as text, each end by `form`."""
     return lambda span: span.text(form)
 
 
@@ -78,7 +78,7 @@ def _part(part: str) -> Callable[[Any], Any]:
 
 
 def _memory_columns(rows: list[Estimate]) -> list[Column]:
-    """Return columns of the memory uses that occur, their sum and the needed bytes."""
+    """Return the columns of memory: each use that occurs, their sum, and all bytes needed."""
     used = [part for part in get_args(Part) if any(_part(part)(row) for row in rows)]
     return [
         NAME,

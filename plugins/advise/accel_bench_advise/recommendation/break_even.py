@@ -16,10 +16,10 @@ ADVICE = finding_words("use it", "leave it off", "too near to tell")
 
 
 def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
-    """Return both ends of the 95 % interval of mean(extra) / mean(saved) of pairs.
+    """Return both ends of the 95 % interval of mean(extra) / mean(saved), of paired values.
 
-    Unknown ends are None; the upper one is known only if steps surely become shorter. Source:
-    Fieller (1954), "Some problems in interval estimation".
+    Both are None if steps do not surely become shorter. Source: Fieller (1954), "Some problems in
+    interval estimation".
     """
     size = len(extra)
     if size < 2:
@@ -50,7 +50,7 @@ def break_even(
     saved: Sequence[float],
     job_steps: float | None,
 ) -> BreakEven:
-    """Return the break-even of a stack against another, and whether a job reaches it.
+    """Return from which step a stack is ahead of another, and whether a job has that many steps.
 
     `names` are the names of both stacks. `extra` are additional seconds before the first step, and
     `saved` seconds saved per step, both paired by round. `job_steps` is the number of steps of the
@@ -81,7 +81,7 @@ def break_even(
 def _sentence(name: str, found: BreakEven, never: bool) -> str:
     """Return a sentence: `compiled pays after 203 steps [190, 218] ...: leave it off`.
 
-    `name` is the stack of the break-even `found`. `never` is true if its steps surely save nothing.
+    `name` is the stack that `found` is about. `never` is true if its steps surely save no time.
     """
     if found.steps is None and never:
         return f"{name} never pays against {found.against}: it takes longer to start and each step"

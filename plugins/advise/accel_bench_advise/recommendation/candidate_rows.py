@@ -123,7 +123,7 @@ def memory_of(candidate: Candidate) -> MemoryUse | None:
 
 
 def kept_settings(candidate: Candidate) -> dict[str, JsonValue]:
-    """Return the scenario's main settings that stack and sweep leave unchanged, by dotted key."""
+    """Return the scenario's main settings, by dotted key, that neither stack nor sweep changes."""
     scenario = candidate.experiment.scenario.model_dump(mode="json")
     changed = {*candidate.experiment.stack.settings, *candidate.experiment.sweep}
     keys = KEPT_SERVING if candidate.experiment.scenario.generates else KEPT
@@ -228,7 +228,7 @@ def _other(one: Candidate, ranked: Ranked, tokens: float | None) -> OtherCandida
 def _behind(
     one: Candidate, best: Candidate, ratio: Interval | None, tokens: float | None
 ) -> tuple[CandidateOutcome, str]:
-    """Return a short outcome and the reason why the eligible candidate `one` is not the best.
+    """Return why the eligible candidate `one` is not the best: its outcome and a reason in words.
 
     `ratio` is its speed relative to the best for the job of `tokens` tokens.
     """
@@ -260,9 +260,9 @@ def _evidence(candidate: Candidate) -> Evidence:
 
 
 def _device_bytes(run: Result, candidate: Candidate) -> int | None:
-    """Return the bytes of memory of one device that a run used, or of the host on a CPU.
+    """Return the memory size in bytes of a device that a run used, or of the host on a CPU.
 
-    None if they are unknown.
+    None if it is unknown.
     """
     machine = run.machine
     if candidate.device.kind == HOST:

@@ -88,13 +88,13 @@ class Candidate:
 
     @property
     def size(self) -> int:
-        """Number of plugins and settings that the stack changes."""
+        """Number of plugins that the stack uses and settings that it changes."""
         stack = self.experiment.stack
         return len(stack.uses) + len(stack.settings)
 
     @property
     def start_seconds(self) -> dict[RoundKey, float]:
-        """Seconds before the first usual step, by run."""
+        """Seconds before the first step of usual duration, by the run's session and round."""
         starts = {key: start_of(run) for key, run in self.runs.completed.items()}
         return {key: seconds for key, seconds in starts.items() if seconds is not None}
 
@@ -107,13 +107,13 @@ class Candidate:
         return median(counts)
 
     def trained_apart(self, why: str) -> Candidate:
-        """Return the candidate with the obstacle `why`; an empty `why` removes its obstacle."""
+        """Return a copy with the obstacle `why`, a difference of training; empty clears it."""
         different = self.row.not_the_same or why == OTHER_TRAINING
         outcome: CandidateOutcome = "changes the training" if different else "training not compared"
         return replace(self, obstacle=why, outcome=outcome if why else None)
 
     def job_seconds(self, tokens: float | None) -> dict[RoundKey, float]:
-        """Return the seconds of a job by run; without a number of tokens, seconds per token.
+        """Return each run's seconds for a job of `tokens` tokens; if None, its seconds per token.
 
         For requests that arrive at a rate, the values are median latencies in seconds.
         """
@@ -157,7 +157,7 @@ def training_of(experiment: Experiment) -> str:
 def start_of(run: Result) -> float | None:
     """Return a run's seconds of start-up before its measured window; None if they are not stored.
 
-    Each warm-up step counts as one usual step, and the rest of its time as start-up.
+    Of the warm-up, each step counts as one usual step, and only the rest of its time as start-up.
     """
     starts = []
     for rank in run.ranks:
@@ -175,7 +175,7 @@ def start_of(run: Result) -> float | None:
 def _blocks(
     results: Sequence[Result], baselines: Mapping[str, str]
 ) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
-    """Return results grouped by device, scenario, sweep point and baseline."""
+    """Return the results in groups of one device, scenario, sweep point and baseline."""
     places = [
         # A gate's looks are sessions of one command.
         (
@@ -222,7 +222,7 @@ def _candidates(
 def _judged(candidate: Candidate, apart: str) -> Candidate:
     """Return the candidate, with an obstacle if it may not be recommended at any speed.
 
-    `apart` is the reason why it cannot be compared with its baseline; empty if it can.
+    `apart` says why the candidate cannot be compared with its baseline; empty if it can.
     """
     runs, row = candidate.runs, candidate.row
     if runs.ending.status is Status.OOM:
@@ -240,7 +240,7 @@ def _judged(candidate: Candidate, apart: str) -> Candidate:
 
 
 def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candidate:
-    """Return the candidate, with an obstacle if it is saturated or a metric exceeds its limit.
+    """Return the candidate, with an obstacle if its requests pile up or a metric exceeds its limit.
 
     `at_most` maps names of metrics to their largest values.
     """

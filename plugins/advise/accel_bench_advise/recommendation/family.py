@@ -74,7 +74,7 @@ def recommend_family(
 ) -> FamilyRecommendation:
     """Return recommendations for the models of a family that have stored runs.
 
-    `request.model` is the family; the request is repeated for each of its models and `modes`.
+    `request.model` names the family; each of its models is asked for in each mode of `modes`.
     `known` are models with stored runs, and `stored_runs` reads the runs that a request selects.
     Raises AccelBenchError for an invalid request.
     """
@@ -133,7 +133,7 @@ def _rows(request: RecommendRequest, ranks: Sequence[Ranked]) -> Iterator[Family
 def _answer(
     family: str, gpu: str | None, rows: Sequence[FamilyRow], models: tuple[int, int]
 ) -> str:
-    """Return a sentence with the number of stored models and the first recommendations.
+    """Return a sentence: how many models have stored runs, and the first recommendations.
 
     `models` holds the number of models with stored runs, and the number of all models.
     """

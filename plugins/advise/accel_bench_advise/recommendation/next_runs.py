@@ -52,8 +52,8 @@ def more_rounds(
     """Return a command for more rounds of the best stack and the runner-up.
 
     None if there is no runner-up, or if the difference between them is already certain. `tokens` is
-    the size of the job, and `earlier` the stored runs whose command is repeated. `usd_per_hour`
-    gives the dollars of the new runs.
+    the size of the job, and `earlier` the stored runs whose command is repeated. The new runs'
+    dollars are their hours times `usd_per_hour`.
     """
     best, other = ranked.best, ranked.runner_up
     if best is None or other is None or ranked.sure:
@@ -96,9 +96,9 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
 
 
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
-    """Return a sentence part on the missing runs of a plan, and their fraction of all its runs.
+    """Return how many runs of a plan are not stored, in words, and as a fraction of its runs.
 
-    `any_stored` is true if rounds of earlier sessions are stored, which may not count.
+    `any_stored` is true if earlier rounds are stored; the words then say so if none of them counts.
     """
     points: dict[str, list[Experiment]] = {}
     for planned in plan.runnable:
@@ -115,7 +115,7 @@ def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, fl
 
 
 def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tuple[int, str]:
-    """Return the rounds needed to separate two candidates, and a sentence with the reason.
+    """Return how many rounds are needed to tell two candidates apart, and a sentence that says why.
 
     The number is 0 if no reasonable number of rounds would do.
     """
@@ -135,7 +135,7 @@ def rounds_needed(best: Candidate, other: Candidate, tokens: float | None) -> tu
 
 
 def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
-    """Return the command that measures an estimated experiment of a scenario file or name."""
+    """Return the command that measures an experiment, estimated in `found`, of a `scenario`."""
     estimator = found.estimator
     changed = {**dict(estimator.request.overrides), **found.settings}
     device = estimator.chosen.name if estimator.chosen else "this machine"
@@ -148,9 +148,10 @@ def first_run(found: DeviceEstimate, scenario: str) -> NextRun:
 def _resumed(
     best: Candidate, other: Candidate, sessions: Mapping[str, SessionRecord], rounds: int
 ) -> list[str]:
-    """Return the words of the best run's own command, for both stacks and more rounds.
+    """Return the command of the best candidate's last run, changed to resume it for more rounds.
 
-    The list is empty if that command is unknown or neither `run` nor `scaling`.
+    It runs both stacks up to `rounds` rounds. The list of its words is empty if the command is
+    unknown or neither `run` nor `scaling`.
     """
     last = list(best.runs.counted.values())[-1]
     session = sessions.get(last.session)

@@ -84,7 +84,7 @@ def estimated_offer(found: DeviceEstimate, request: RecommendRequest) -> Offer:
 def choose(offers: Sequence[Offer], request: RecommendRequest) -> Offer | None:
     """Return the offer to recommend: the cheapest within limits, the fastest without limits.
 
-    Spans count by their worse end. Without limits, measured offers are preferred. An offer that
+    Of a span, the worse end counts. Without limits, measured offers are preferred. An offer that
     may keep the limits is returned if none surely keeps them. None if no offer remains.
     """
     possible = [offer for offer in offers if not offer.problem]
@@ -112,10 +112,10 @@ def price_key(offer: Offer) -> tuple[float, float]:
 def _with_limits(
     offer: Offer, request: RecommendRequest, sure: bool = True, no_price: str = NO_PRICE
 ) -> Offer:
-    """Return the offer with verdicts on the limits of budget and deadline.
+    """Return a copy of the offer that says whether it keeps the budget and the deadline.
 
-    `sure` is false for the time of a single run, which has no interval. `no_price` is the problem's
-    text if a budget is given and no price is known.
+    `sure` is false for the time of a single run, which has no interval. `no_price` is the text of
+    the problem if a budget is given and no price is known.
     """
     changes: dict[str, object] = {
         "within_budget": _within(offer.usd, request.budget_usd, sure),
@@ -132,7 +132,8 @@ def _within(span: Bounds | None, limit: float | None, sure: bool) -> Finding | N
 
 
 def _duration(offer: Offer) -> float:
-    """Return the upper end of the median latency, or of the job's hours, or of time per token."""
+    """Return the upper end of an offer's latency, else of the job's hours, else of time per
+    token."""
     if offer.request_seconds is not None:
         return offer.request_seconds.high
     if offer.hours is not None:
@@ -158,7 +159,7 @@ def estimated_answer(offer: Offer) -> str:
 
 
 def nothing_within(offers: Sequence[Offer], request: RecommendRequest) -> str:
-    """Return a sentence that says why no offer keeps the limits: too slow or dear, or no price."""
+    """Return a sentence that says why no offer keeps the limits: too slow, too dear or no price."""
     unpriced = [
         offer.problem
         for offer in offers
@@ -178,9 +179,9 @@ def lacks_price(offer: Offer, request: RecommendRequest) -> bool:
 
 
 def limits_words(offer: Offer, hours: bool = True) -> str:
-    """Return sentences on the offer's hours, dollars and kept limits, each after a space.
+    """Return sentences on the offer: its hours, its dollars, and whether it keeps the limits.
 
-    Without `hours` the hours are left out. The text is empty if nothing is known.
+    Each follows a space. If `hours` is false, the hours are left out. Empty if nothing is known.
     """
     takes = []
     if offer.hours and hours:

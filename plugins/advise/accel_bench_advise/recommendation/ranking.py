@@ -1,4 +1,4 @@
-"""Ranking of candidates: exclude unfit and different trainings, then order by the job's time."""
+"""Ranking of candidates: those that may be recommended, ordered by their time for the job."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def rank(
 ) -> Ranked:
     """Return the ranking of candidates on one device.
 
-    The best is the candidate with the fewest changes within 2 % of the fastest. Candidates are
-    refused if they are saturated, exceed `at_most` in a metric, or train differently from the
-    newest baseline. `tokens` is the size of the job; None ranks by seconds per token.
+    Of those within 2 % of the fastest, the best is the one with the fewest changes. A candidate is
+    refused if its requests pile up, if it exceeds a limit in `at_most`, or if it trains differently
+    from the newest baseline. `tokens` is the size of the job; None ranks by seconds per token.
     """
     compared = with_reference(candidates)
     settled = _with_lone([within_limits(candidate, at_most or {}) for candidate in compared])
@@ -105,9 +105,9 @@ def _soonest(eligible: Sequence[Candidate], tokens: float | None) -> Candidate:
 
 
 def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates; sweep points whose baseline trains differently get an obstacle.
+    """Return the candidates, with an obstacle where the sweep point's baseline trains differently.
 
-    The reference is the newest usable baseline.
+    Each point's baseline is compared with the newest usable baseline.
     """
     bases = [
         candidate for candidate in candidates if candidate.is_baseline and not candidate.obstacle
@@ -131,7 +131,7 @@ def with_reference(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _with_lone(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates; if none is eligible, allow stacks whose baseline ran out of memory."""
+    """Return the candidates; if none is eligible, allow those whose baseline ran out of memory."""
     if any(not candidate.obstacle for candidate in candidates):
         return list(candidates)
     return [
@@ -151,7 +151,7 @@ def last_start(candidate: Candidate) -> str:
 
 
 def job_time(candidate: Candidate, tokens: float | None) -> Interval:
-    """Return the candidate's seconds for a job of `tokens` tokens, with an interval.
+    """Return the candidate's seconds for a job of `tokens` tokens, with the interval over its runs.
 
     Without `tokens` the seconds are per token.
     """
@@ -194,10 +194,9 @@ def _seconds_of(
 
 
 def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
-    """Return the rounds that pair two candidates; empty if unpaired runs are to be compared.
+    """Return the rounds that both candidates ran; empty if their runs are to be compared unpaired.
 
-    Paired rounds are preferred if there are enough, since drift between sessions would count as a
-    difference.
+    Pairs are used if there are enough, since drift between sessions would count as a difference.
     """
     rounds = paired_rounds(one.runs, other.runs)
     few = len(rounds) < MINIMUM_ROUNDS and not shares_rounds(one.runs, other.runs)
@@ -207,7 +206,7 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     """Return break-evens of the best against its baseline, and of other stacks against the best.
 
-    Only stacks with faster steps that surely start later have a break-even.
+    A stack has one only if its steps are faster and it surely starts later.
     """
     best = ranked.best
     if best is None or best.runs.rate is not None:
@@ -226,7 +225,7 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
-    """Return whether a candidate is surely at most 2 % slower than the fastest."""
+    """Return whether `one` is surely at most 2 % slower than `soonest`, for `tokens` tokens."""
     ratio = as_fast(one, soonest, tokens)
     return ratio is not None and ratio.low is not None and ratio.low >= 1 - SAME_WITHIN
 
@@ -237,7 +236,7 @@ def _not_faster(one: Candidate, best: Candidate, tokens: float | None) -> bool:
 
 
 def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:
-    """Return seconds of additional start and seconds saved per step, relative to a rival.
+    """Return two lists: how many seconds later `one` starts than `rival`, and saves per step.
 
     Runs are paired by round if both have common rounds, else by order.
     """

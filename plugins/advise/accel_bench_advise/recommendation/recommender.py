@@ -60,7 +60,7 @@ NO_JOB = LeftOut(
 
 @dataclass(frozen=True)
 class Recommender:
-    """Recommender that answers one request."""
+    """Recommender that answers one request, from stored runs, estimates and prices."""
 
     request: RecommendRequest
     stored: Stored
@@ -131,7 +131,7 @@ class Recommender:
         return float(sum(min(length, longest) for length in self.request.lengths or ()))
 
     def _of_gpu(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the requested device, and the excluded rows."""
+        """Return the candidates on the requested device, and a description of the others."""
         if self.request.gpu is None:
             return found, []
         name = named_hardware(self.request.gpu).name
@@ -145,7 +145,7 @@ class Recommender:
     def _of_length(self, found: list[Candidate]) -> Narrowed:
         """Return the candidates of the shortest stored length that holds 95 % of the samples.
 
-        The excluded rows come second.
+        The second list describes the other candidates.
         """
         if self.lengths is None:
             return found, []
@@ -162,16 +162,16 @@ class Recommender:
         ]
 
     def _of_job(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates whose runs give the hours of a job, and the excluded rows."""
+        """Return the candidates whose runs tell a job's hours, and a description of the others."""
         kept = [
             candidate for candidate in found if self.tokens is None or candidate.runs.rate is None
         ]
         return kept, [NO_JOB] if len(kept) < len(found) else []
 
     def _of_newest_training(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the newest training with several of them, and the excluded rows.
+        """Return the candidates of the newest training, and a description of the others.
 
-        A search for the largest batch, for one, leaves many trainings of one run each.
+        A training with several usable candidates comes before any with only one.
         """
         bases = [
             candidate for candidate in found if candidate.is_baseline and candidate.runs.usable
@@ -194,7 +194,7 @@ class Recommender:
         return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[LeftOut]) -> Iterator[DeviceEstimate]:
-        """Yield estimates for devices without a usable stored stack.
+        """Yield estimates for devices that are not in `measured`, which have a usable stored stack.
 
         Devices for which the scenario cannot be planned are added to `left_out`.
         """
@@ -227,10 +227,11 @@ class Recommender:
     def _answer_fields(
         self, chosen: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
-        """Return fields of `Recommendation` for the chosen device, or else the best rejected one.
+        """Return the fields of `Recommendation` on the answer and the stacks, by name.
 
-        Keys are names of fields. `ranked` is the ranking of stacks to show, if any, and `offers`
-        are the offers of all devices.
+        `chosen` is the recommended device; without one, the best rejected stack is described.
+        `ranked` is the ranking of stacks to show, if any, and `offers` are the offers of all
+        devices.
         """
         best = ranked.best if ranked else None
         others = others_of(ranked, self.tokens) if ranked else ()
@@ -259,7 +260,7 @@ class Recommender:
         return fields
 
     def _rejected_best(self, best: Candidate, offers: Sequence[Offer]) -> OtherCandidate:
-        """Return the fastest stack, which exceeds the request's limits or has no price."""
+        """Return the best stack, which is rejected: it exceeds a limit or has no known price."""
         (own,) = [
             offer
             for offer in offers
@@ -307,7 +308,7 @@ def lengths_of(request: RecommendRequest) -> LengthSummary | None:
 
 
 def check_request(request: RecommendRequest) -> None:
-    """Raise ScenarioError for limits without a number of tokens, or for an unknown device."""
+    """Raise ScenarioError for an unknown device, or a budget or deadline without the job's size."""
     for key, option in (("budget_usd", "--budget"), ("deadline_hours", "--deadline")):
         if getattr(request, key) is not None and not (request.tokens or request.lengths):
             raise ScenarioError(

@@ -119,7 +119,7 @@ class BreakEven(Frozen):
 
 
 class MemoryUse(Frozen):
-    """Peak memory of the rank that needed most."""
+    """Peak memory of the rank that needed the most."""
 
     peak_bytes: int
     kind: MemoryKind
@@ -271,7 +271,7 @@ class Recommendation(Document):
 
 
 class FittingModel(Frozen):
-    """Estimate of a catalog model on a device."""
+    """Estimate of whether a catalog model fits a device, with its speed and cost."""
 
     model: str
     parameters: int

@@ -93,7 +93,7 @@ def models_report(document: FittingModels) -> Report:
 
 
 def family_report(document: FamilyRecommendation) -> Report:
-    """Return the report of a family: a row for each model, mode and device, and its answer.
+    """Return the report of a family: a row for each model, mode and device, and a summary.
 
     Notes name the models without stored runs.
     """

@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def answer(line: str) -> Simulation:
-    """Return the simulation for a line with a request; a failure is stored as its `problem`."""
+    """Return the simulation that a line of JSON requests; if it fails, `problem` says why."""
     try:
         request = SimulationRequest.model_validate_json(line)
         any_shape = BatchShape(micro_batch_size=1, sequence_length=1)
@@ -44,7 +44,7 @@ def answer(line: str) -> Simulation:
 
 @lru_cache(maxsize=1)
 def _run(request: str) -> SimulatedRun:
-    """Return the simulated run of a request as JSON, cached for further batch shapes."""
+    """Return the run that simulates `request` (JSON); it is kept for further batch shapes."""
     return SimulatedRun(SimulationRequest.model_validate_json(request))
 
 

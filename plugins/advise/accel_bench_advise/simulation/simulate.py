@@ -47,7 +47,7 @@ class SimulatedRun:
     """An experiment of fake tensors, ready to step, which allocates no memory.
 
     The hooks up to `build_optimizer` are the experiment's own; the engine is the default one,
-    without compilation and parallelization. Weights are treated as random.
+    without compilation and parallelization. Published weights are not loaded.
     """
 
     def __init__(self, request: SimulationRequest) -> None:
@@ -184,7 +184,7 @@ def _check_task(run: Run) -> None:
 
 
 def _use_lists(optimizer: Any) -> None:
-    """Let an optimizer use `foreach` by default, as torch does on a GPU."""
+    """Let an optimizer update tensors in lists (`foreach`) by default, as torch does on a GPU."""
     for group in optimizer.param_groups:
         if "foreach" in group and group["foreach"] is None and not group.get("fused"):
             group["foreach"] = True

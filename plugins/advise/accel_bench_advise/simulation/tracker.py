@@ -139,7 +139,7 @@ class StepTracker(TorchDispatchMode):
         return "activations" if self.phase == "forward" else "temporaries"
 
     def _count(self, func: Any, args: Any, kwargs: Any, out: Any, made: list[torch.Tensor]) -> None:
-        """Count an operation by its FLOPs of matrix products and its bytes read and written.
+        """Record the FLOPs of an operation's matrix products and the bytes it reads and writes.
 
         `made` are the tensors in its result `out`.
         """
@@ -153,7 +153,8 @@ class StepTracker(TorchDispatchMode):
 
 
 def _call(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return the result of an operation; CTC and expert products are emulated for fake tensors."""
+    """Run an operation and return its result; for CTC loss and products of experts on fake tensors,
+    return empty tensors of the result's shape."""
     if func is aten._ctc_loss.Tensor and isinstance(args[0], FakeTensor):
         frames, utterances, _ = args[0].shape
         paths = 2 * args[1].shape[-1] + 1
@@ -168,7 +169,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
-    """Return the most bytes that a convolution on a CPU takes beyond its results; else 0.
+    """Return how many bytes a convolution on a CPU needs at most beside its results; else 0.
 
     `made` are the result's tensors. oneDNN copies activations and weights into layouts of its own,
     and its results back. An input of few channels is not copied.
@@ -195,12 +196,12 @@ def _reordered(source: torch.Tensor) -> int:
 
 
 def _is_mask(indices: Any) -> bool:
-    """Return whether a tensor is indexed by a single mask without values (a fake tensor)."""
+    """Return whether `indices` is a single bool mask that is a fake tensor, so has no values."""
     return (
         len(indices) == 1 and isinstance(indices[0], FakeTensor) and indices[0].dtype == torch.bool
     )
 
 
 def _all_of(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return a copy of all elements, as if a mask selected everything."""
+    """Return a copy of what `tensor[mask]` would be if the mask selected every element."""
     return tensor.reshape(-1, *tensor.shape[mask.dim() :]).clone()
