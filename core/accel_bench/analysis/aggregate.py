@@ -137,7 +137,7 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Seconds of each run by round: per real token or, at an arrival rate, median latency."""
+        """Seconds by round: a run's time per real token or, at an arrival rate, median latency."""
         pairs = (
             (key, compared_seconds(self.completed[key], speed))
             for key, speed in self.speeds.items()
@@ -145,7 +145,8 @@ class ExperimentRuns:
         return {key: seconds for key, seconds in pairs if seconds is not None}
 
     def not_comparable_with(self, other: ExperimentRuns) -> str:
-        """Return the reason why quantities or request loads do not compare, or an empty text."""
+        """Return the reason why the quantity or the request load of this experiment and `other`
+        cannot be compared, or an empty text."""
         by_load = load_obstacle(other.load, self.load)
         return by_load or quantity_obstacle(other.quantity, self.quantity)
 
@@ -165,7 +166,7 @@ class ExperimentRuns:
         return OfferedLoad(self.name, self.rate, self.saturated)
 
     def largest(self, metric: str) -> float | None:
-        """Return the largest value over runs of an engine's `metric`; None if a run lacks it."""
+        """Return an engine metric's largest value over the runs; None if a run lacks the metric."""
         values = [largest_metric(run, metric) for run in self.completed.values()]
         known = [value for value in values if value is not None]
         return max(known) if known and len(known) == len(values) else None
@@ -187,8 +188,9 @@ class ExperimentRuns:
         return list(self.completed.values())[-1] if self.completed else None
 
     def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
-        """Return a copy for tables in a tenth of the memory: runs keep RUN_FACTS, ranks RANK_FACTS.
-        The runs `middle` and `last` stay complete: `whole` returns each of them with all fields."""
+        """Return a copy for tables in a tenth of the memory: runs keep the fields RUN_FACTS, ranks
+        RANK_FACTS. The runs `middle` and `last` keep all fields: each is replaced by what `whole`
+        returns for it."""
         kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
@@ -217,9 +219,9 @@ def collect_runs(
 
     Runs match by the experiment's id and by the stack's name, since equal stacks share an id. A
     skipped experiment has no runs. Runs that violate an invariant of the self-audit are marked
-    degraded. `known` are speeds by the ids of runs that have passed the audit: these are not
+    degraded. `known` has the speeds, by run id, of runs that have passed the audit: these are not
     audited again, and may lack their samples. `rounds` is the planned number of rounds, `stopped`
-    the status for missing runs.
+    the experiment's status if its runs are missing.
     """
     experiment = planned.experiment
     later = (run for run in results if run.replaces)
@@ -286,17 +288,16 @@ def collect_experiment(
     again: Sequence[Result],
     known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
-    """Return the experiment of `runs`, with all of its stored rounds.
-
-    `again` are runs of any experiment that replace a round; `known` is as in `collect_runs`.
-    """
+    """Return the experiment of `runs`, with all of its stored rounds. `again` are runs of any
+    experiment that measured a round again; `known` is as in `collect_runs`."""
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
     return collect_runs(planned, [*runs, *again], rounds=0, known=known)
 
 
 def _of_tables(run: Result, first: Result) -> Result:
-    """Return a run with the fields that tables use; values equal to the first run's are shared."""
+    """Return `run` with only the fields that tables use. Values equal to those of the run `first`
+    are the same objects, to save memory."""
     ranks = tuple(_with_fields(RankResult, rank, RANK_FACTS) for rank in run.ranks)
     known, own = vars(first), vars(run)
     alike = {name: known[name] for name in ALIKE if own[name] == known[name]}
@@ -304,7 +305,8 @@ def _of_tables(run: Result, first: Result) -> Result:
 
 
 def _with_fields(model: type[ModelT], old: ModelT, names: Sequence[str], **others: Any) -> ModelT:
-    """Return a model with the fields `names` of `old`, the fields `others`, and defaults else."""
+    """Return a new `model` with the fields `names` of `old` and the fields `others`; all other
+    fields have their defaults."""
     made: Any = copy(_blank(model))
     vars(made).update({name: getattr(old, name) for name in names}, **others)
     return cast(ModelT, made)
@@ -317,7 +319,7 @@ def _blank(model: type[Frozen]) -> Frozen:
 
 
 def _imported(runs: Iterable[Result]) -> str:
-    """Return words on the file and stated speed of the first imported run; empty without one."""
+    """Return words on the first imported run, its file and speed; empty if none is imported."""
     run = next((run for run in runs if run.imported), None)
     if run is None:
         return ""
@@ -367,9 +369,9 @@ def ending(
 ) -> StopReason:
     """Return the final status of an experiment from its selected runs, `counted`.
 
-    The status is `invalid` if one run is, `ok` if all of the planned `rounds` are, and `degraded`
-    if at least half completed. Otherwise it is the most frequent failure, or `stopped` if runs are
-    only missing.
+    The status is `invalid` if one run is invalid, `ok` if all of the planned `rounds` ended `ok`,
+    and `degraded` if at least half of them completed. Otherwise it is the most frequent failure or,
+    if runs are missing and none failed, `stopped`.
     """
     if not counted:
         return StopReason(Status.SKIPPED, planned.skipped) if planned.skipped else stopped
@@ -409,7 +411,7 @@ def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
 
 
 def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
-    """Return the reason against comparing `row` with `base` (named `called`), or an empty text."""
+    """Return why `row` cannot be compared with `base`, named `called` in the text; else empty."""
     if not row.usable:
         return row.how_it_ended
     if row is base:
@@ -418,6 +420,6 @@ def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
 
 
 def shared_steps(rows: Sequence[ExperimentRuns]) -> int:
-    """Return the number of steps, warm-up included, that every completed run has taken."""
+    """Return the number of steps, warm-up included, that all completed runs have taken."""
     counts = [len(speed.losses) for row in rows for speed in row.speeds.values()]
     return min(counts, default=0)

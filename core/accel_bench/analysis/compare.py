@@ -117,8 +117,8 @@ def judged_rows(
     training: TrainingComparison,
     allowed: Comparability,
 ) -> Comparison:
-    """Return the comparison `found`, with a reason in place of its verdict if quantities, training,
-    load of the host or other conditions of `rows` (baseline and stack) forbid a verdict."""
+    """Return the comparison `found`, or a reason in place of its verdict: from quantities and loads
+    of `rows` (baseline, stack), from `training`, or from undeclared differences in `allowed`."""
     base, row = rows
     if reason := row.not_comparable_with(base):
         found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
@@ -146,7 +146,7 @@ def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Compari
 def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
-    """Compare the training of paired runs; unpaired but comparable runs are paired by position."""
+    """Compare the training of two experiments; unpaired, comparable runs are paired in order."""
     if failed_audit := _failed_audit(left, right):
         return training_not_compared(failed_audit)
     if not allowed.comparable:
@@ -168,7 +168,7 @@ def numbered(runs: Mapping[RoundKey, Value]) -> dict[RoundKey, Value]:
 
 
 def _operand(side: ExperimentRuns, steps: int) -> Operand:
-    """Return one side of a comparison; `steps` is the number of steps that all runs share."""
+    """Return the figures and origin of one compared experiment; all runs share `steps` steps."""
     runs = list(side.counted.values())
     hosts = (run.machine.host for run in runs if run.machine)
     return Operand(

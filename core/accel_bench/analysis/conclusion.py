@@ -159,7 +159,7 @@ def _inconclusive(rows: Sequence[ExperimentSummary], baseline: str) -> list[str]
 
 
 def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return one text on slow runs behind open verdicts, with the option that repeats them."""
+    """Return one text on slow runs that keep verdicts open, with the option that repeats rounds."""
     named = {
         (label(StackAtPoint(run.stack, row.sweep, row.tag)), run.round): run.factor
         for row in rows
@@ -254,7 +254,7 @@ def _failed_audit(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a text for each stack that is degraded since its computed work differs."""
+    """Return a text for each completed stack that is degraded because it computed other work."""
     return [
         f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows
@@ -263,7 +263,7 @@ def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _ended(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a text for each final status of stacks that did not complete, with their names."""
+    """Return a text for each status of failed or skipped stacks, which names these stacks."""
     ends: dict[Status, list[ExperimentSummary]] = {}
     for row in rows:
         if not row.status.completed:
@@ -301,7 +301,8 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
 
 
 def _speed(row: ExperimentSummary) -> str:
-    """Return words like `lora trains at 12,345 tokens/s [12,300 to 12,400]`, or an empty text."""
+    """Return words like `lora trains at 12,345 tokens/s [12,300 to 12,400]`, or an empty text if
+    there is no speed."""
     if row.request_seconds is not None and row.offered_rate is not None:
         latency = milliseconds(row.request_seconds.median)
         text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"

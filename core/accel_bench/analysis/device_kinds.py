@@ -11,7 +11,7 @@ from accel_bench.result import RankResult, Result
 
 
 def device_models(results: Sequence[Result]) -> tuple[str, ...]:
-    """Return the sorted models of the devices (of CPUs the processor) that completed runs used."""
+    """Return the sorted models of all devices of completed runs; a CPU's is its processor name."""
     completed = [run for run in results if run.status.completed]
     return tuple(sorted({_model(rank, run) for run in completed for rank in run.ranks} - {""}))
 
@@ -72,7 +72,7 @@ def device_of(result: Result) -> DeviceKind | None:
 
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
-    """Return the device kind of each run, by its session's other runs if it reached no device."""
+    """Return each run's device kind, taken from a run of its session if it reached no device."""
     kinds = [device_of(result) for result in results]
     known = {r.session: kind for r, kind in zip(results, kinds, strict=True) if kind}
     return [
@@ -82,7 +82,7 @@ def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
 
 
 def _unreached_device(result: Result, other: DeviceKind | None) -> DeviceKind:
-    """Return the device kind of a run that reached no device; `other` is its session's kind."""
+    """Return the device kind of a run that reached no device, from its session's kind `other`."""
     scenario = result.experiment.scenario
     known = other or DeviceKind("unknown device", scenario.resources.device, 1, 1, "")
     return known._replace(devices=scenario.world_size, nodes=scenario.resources.nodes)

@@ -58,7 +58,7 @@ def _rates(speeds: Sequence[RunThroughput]) -> Rates | None:
 
 
 def _step_seconds(speeds: Mapping[RoundKey, RunThroughput]) -> StepSeconds | None:
-    """Return medians over runs of each run's quantiles, so that steps of runs are never pooled."""
+    """Return quantiles of step seconds, each as the median over runs of a run's own quantile."""
     if not speeds:
         return None
     p50, p90, p95, p99 = (

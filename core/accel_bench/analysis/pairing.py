@@ -16,7 +16,7 @@ from accel_bench.result import Result
 
 
 def shares_rounds(a: ExperimentRuns, b: ExperimentRuns) -> bool:
-    """Return whether two experiments share completed rounds, and all of them are pairs."""
+    """Return whether two experiments have common completed rounds, all of which are paired."""
     shared = set(a.speeds) & set(b.speeds)
     return bool(shared) and paired_rounds(a, b) == shared
 

@@ -141,7 +141,7 @@ def compared_quantity(
 
 
 def compared_by(run: Result, name: str | None) -> Result:
-    """Return a run whose scenario compares the named quantity; None names the default."""
+    """Return `run` with `name` as the quantity that its scenario compares; None is the default."""
     scenario = run.experiment.scenario
     if scenario.measure.compare == name:
         return run
@@ -163,7 +163,7 @@ def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, fl
 
 
 def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
-    """Return the quantity of the plugin metric `name`, from the worst rank, or its obstacle."""
+    """Return the plugin metric `name` as a quantity, or a quantity with the reason against it."""
     known = {f"{m.plugin}.{m.name}": m for m in every_metric(list(runs.values()))}
     matches = {full: metric for full, metric in known.items() if name in (full, metric.name)}
     if not matches:  # Of one kind of measurement, which need not be named.
@@ -188,7 +188,7 @@ def _kindless(metric: str) -> str:
 def _quantity(
     name: str, unit: str, better: Better, values: Mapping[RoundKey, float], reason: str = ""
 ) -> Quantity:
-    """Return a quantity from its values by round; without values `reason` is in its obstacle."""
+    """Return a quantity from its values by round; `reason` says why there are no values."""
     positive = {k: v for k, v in values.items() if v > 0 and math.isfinite(v)}
     whole = len(positive) == len(values)
     missing = NO_LATENCY if name == MEDIAN_LATENCY else f"no completed run has {name}"

@@ -38,7 +38,8 @@ KIND = "section"
 def with_sections(
     summary: Summary, rows: Sequence[ExperimentRuns], names: Sequence[str]
 ) -> Summary:
-    """Return a summary with documents of all own sections and of `names`; notices name failures."""
+    """Return a summary with the documents of accel-bench's own sections and of the sections
+    `names`. A section that fails becomes a notice."""
     ours = [entry.name for entry in find_entries(GROUP, KIND).values() if entry.is_ours]
     documents: dict[str, Any] = {}
     notices = []
@@ -68,7 +69,7 @@ def compared_by_sections(summary: Summary) -> str:
 
 
 def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
-    """Return the value of a section's function `name`; PluginError from it names the section."""
+    """Call a section's function `name` and return its value; a PluginError names the section."""
     function = getattr(entry.load(), name, None)
     if function is None:
         raise entry.broken(f"{entry.point.value} has no function {name!r}")
@@ -77,7 +78,7 @@ def call_section(entry: DoorEntry, name: str, *arguments: Any) -> Any:
 
 
 def _check(entry: DoorEntry, document: Any) -> None:
-    """Raise PluginError for a document that is no table, in a section without `tables`."""
+    """Raise PluginError for a document that is no list of mappings, unless `tables` renders it."""
     rows = isinstance(document, Sequence) and all(isinstance(row, Mapping) for row in document)
     if not rows and not hasattr(entry.load(), "tables"):
         raise entry.broken("its document is no list of mappings, and it has no function 'tables'")

@@ -132,7 +132,7 @@ def summarize_runs(
 def _as_dropped(
     row: ExperimentRuns, race: RaceSummary, results: Sequence[Result], stopped: StopReason
 ) -> ExperimentRuns:
-    """Return the experiment; for a dropped stack, only rounds until its drop count as planned."""
+    """Return the experiment; of a dropped stack only the rounds until its drop count as planned."""
     experiment = row.planned.experiment
     for drop in race.drops:
         if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
@@ -158,8 +158,8 @@ def exit_code(summaries: Sequence[Summary], answers: Collection[Status] = ()) ->
 
 
 def judge_row(row: ExperimentSummary, baseline: str, floor: float) -> tuple[Outcome, str]:
-    """Return the outcome, and its reason, of a test that a stack is slower by `floor` at most.
-    A `floor` of 0.01 is 1 %."""
+    """Return the outcome of testing whether a stack is slower by more than `floor`, with the
+    reason. A `floor` of 0.01 is 1 %."""
     name, allowed = label(row), percent(floor)
     if row.not_the_same:
         return "regression", f"{name} is not the same as {baseline}: {row.not_the_same}"
@@ -251,7 +251,8 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
-    """Return comparisons of `open_rows` by key; rows with the baseline's id set the noise floor."""
+    """Return the comparison of each of `open_rows` with `base`. Rows with the id of `base`
+    determine the noise floor."""
     costs = {key: row.quantity.costs for key, row in open_rows.items()}
     identical = [
         math.expm1(abs(fmean(logs)))

@@ -164,7 +164,7 @@ def with_reason(verdict: str, reason: str) -> str:
 def finding_words(
     holds: str, fails: str, unsure: str = "inconclusive", untested: str = "not tested"
 ) -> dict[Finding, str]:
-    """Return the given words by verdict on a statement, such as `fits` for `holds`."""
+    """Return a mapping from each verdict on a statement to the given word, as `holds` to `fits`."""
     return {"holds": holds, "inconclusive": unsure, "does not hold": fails, "not tested": untested}
 
 
@@ -177,7 +177,7 @@ def training_word(verdict: str, declared_by: Sequence[str]) -> str:
 
 
 def alike_words(verdicts: Mapping[str, str]) -> list[str]:
-    """Return a list of `with a bitwise equal loss and update`, or an empty one if none is equal."""
+    """Return one text like `with a bitwise equal loss and update`; none if nothing is equal."""
     phrases: list[str] = []
     for word, article in (("bitwise equal", "a"), ("equivalent", "an")):
         if named := [what for what, verdict in verdicts.items() if verdict == word]:

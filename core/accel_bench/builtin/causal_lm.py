@@ -11,5 +11,5 @@ class CausalLM(Task[Options]):
     families = frozenset({"text-generation", "multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return bounds of the token counts in a batch, whose labels the model shifts by one."""
+        """Return bounds of the token counts in a batch; the model shifts its labels by one."""
         return held_tokens(batch, shifts=True)

@@ -23,7 +23,7 @@ class CPU(DeviceType):
         return [machine.processor]
 
     def is_started(self) -> bool:
-        """Return False: torch has no allocator statistics for a CPU."""
+        """Return False, so that torch is asked for no allocator statistics, which a CPU lacks."""
         return False
 
     def use(self, index: int) -> None:

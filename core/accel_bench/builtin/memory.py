@@ -116,7 +116,7 @@ def _device_peaks(stages: list[Stage], window: Stage) -> Iterable[Metric]:
 
 
 def _resident_peaks(run: Run, stages: list[Stage], window: Stage) -> Iterable[Metric]:
-    """Yield resident peaks in bytes; on a CPU also the window's peak minus memory after imports."""
+    """Yield metrics of peak resident bytes; on a CPU also of the growth since the imports."""
     peak, reason = window.host_peak_bytes, ""
     if peak is None:
         reason = "this system does not tell the peak of the window from that of the process"
@@ -137,7 +137,7 @@ def _largest(values: Iterable[int | None]) -> int | None:
 
 
 def _bytes_metric(figure: str, value: int | None, kind: str, reason: str = "") -> Metric:
-    """Return the rank's metric `<figure>_bytes`; `kind` is its method, `reason` explains None."""
+    """Return a rank's metric `<figure>_bytes`, measured as `kind`; `reason` explains a None."""
     more: Any = {"figure": figure, "scope": "rank", "better": "lower"}
     return Metric(
         name=f"{figure}_bytes", value=value, unit="bytes", kind=kind, reason=reason, **more

@@ -133,7 +133,7 @@ def _plugins_of(point: Point) -> str:
 
 
 def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]) -> ActivePlugins:
-    """Activate a point's plugins that are not `missing`; an error in a ladder's stack names it."""
+    """Activate a point's plugins except `missing`; an error in a ladder's stack names the stack."""
     stack = point.stack
     present = tuple(use for use in stack.uses if use.use not in missing)
     from_ladder = stack.ladder is not None and any(stack.ladder.holds)
@@ -153,7 +153,7 @@ def _activate_present(file: ResolvedFile, point: Point, missing: Collection[str]
 
 
 def with_gpu_metrics(scenario: Scenario) -> Scenario:
-    """Return the scenario with installed GPU metrics, if it runs on CUDA and names no metrics."""
+    """Return the scenario with installed GPU metrics plugins, if it runs on CUDA and names none."""
     if scenario.resources.device != "cuda" or "metrics" in scenario.model_fields_set:
         return scenario
     here = {plugin.use for plugin in installed()}
@@ -162,7 +162,7 @@ def with_gpu_metrics(scenario: Scenario) -> Scenario:
 
 
 def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Point:
-    """Return the point with its plugin's number of data-parallel groups, and batch sizes for it.
+    """Return the point with the parallel plugin's data-parallel groups, and batch sizes for them.
 
     Raises ScenarioError for a different number in the scenario, or for unfit batch sizes.
     """
@@ -175,7 +175,7 @@ def _with_groups(file: ResolvedFile, point: Point, active: ActivePlugins) -> Poi
 
 
 def _groups(plugin: ActivePlugin, point: Point) -> int:
-    """Return the number of data-parallel groups of a point's ranks that `plugin` makes."""
+    """Return into how many data-parallel groups `plugin` divides a point's ranks."""
     scenario = point.scenario
     with attribute_errors_to(plugin, "data_parallel"):
         groups = int(plugin.instance.data_parallel(scenario))
@@ -189,7 +189,8 @@ def _groups(plugin: ActivePlugin, point: Point) -> int:
 
 
 def _with_counts(point: Point, active: ActivePlugins) -> Point:
-    """Return the point with its task's unit, such as `images`; another unit is a ScenarioError."""
+    """Return the point with the noun for what its task counts, such as `images`. Raises
+    ScenarioError if the scenario states another noun."""
     scenario, task = point.scenario, task_of(active)
     given = scenario.task.counts
     if task is None:
@@ -233,7 +234,7 @@ def make_trackers(
 
 
 def _make_tracker(file: ResolvedFile, number: int, use: Use) -> tuple[ActivePlugin | None, str]:
-    """Return the file's tracker number `number`, or None with the reason why it cannot be used."""
+    """Return tracker number `number` of the file, or None, and the reason why it is unusable."""
     place = ("trackers", number)
     if reason := missing_extra(use.use):
         return None, reason

@@ -100,7 +100,7 @@ def _located(file: ResolvedFile, location: Location) -> Iterator[None]:
 
 
 def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -> _ChosenUse | None:
-    """Return the first use whose stack, file and sweep leave `key` (a setting or slot) open."""
+    """Return the first use for which file, sweep and stack leave `key` (setting or slot) unset."""
     written = file.written.get(key)
     if isinstance(written, dict):
         written = written.get("use")
@@ -110,9 +110,9 @@ def _first_undecided(file: ResolvedFile, uses: Iterable[_ChosenUse], key: str) -
 
 
 def _dtype_for(use: _ChosenUse, uses: Sequence[_ChosenUse]) -> str:
-    """Return the first dtype by name that all plugins support, or else that `use` supports.
+    """Return the alphabetically first dtype that all `uses` support, or else that `use` supports.
 
-    By name bfloat16, which has the range of float32, precedes float16, which needs loss scaling.
+    So bfloat16, which has the range of float32, precedes float16, which needs loss scaling.
     """
     allowed = use.kind.dtypes or frozenset()
     return min(allowed.intersection(*(other.kind.dtypes or allowed for other in uses)) or allowed)

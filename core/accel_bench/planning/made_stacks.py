@@ -44,8 +44,9 @@ class MadeStacks(Protocol):
 
 
 def make_stacks(draft: Draft) -> MadeStacks | None:
-    """Add the stacks of a draft's ladder to it and return them; None without a ladder.
-    Raises ScenarioError if the ladder is invalid, or nothing installed makes its stacks."""
+    """Add the stacks of a draft's ladder to the draft and return them; None without a ladder.
+    Raises ScenarioError if the ladder is invalid, or if no installed distribution makes its
+    stacks."""
     if draft.data.get(KEY) in (None, []):
         return None
     entry = find_entries(GROUP, "maker of stacks").get(KEY)

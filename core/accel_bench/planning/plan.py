@@ -156,7 +156,8 @@ def _memory_need(
 
 
 def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> dict[str, Any]:
-    """Return inputs of a result that are in no scenario: versions, devices, fingerprints."""
+    """Return what a result depends on beside the scenario, by name: versions, devices, plugins'
+    fingerprints, environment variables."""
     resources = experiment.scenario.resources
     device = device_type(resources.device)
     devices = list(device.find(machine)[: resources.devices])
@@ -176,7 +177,7 @@ def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> 
 
 
 def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return a plugin's part of the experiment id. Raises HookError, also for a non-JSON value."""
+    """Return a plugin's part of an experiment's id. Raises HookError if it fails or is no JSON."""
     with attribute_errors_to(plugin, "fingerprint"):
         value = plugin.instance.fingerprint(experiment)
         canonical_json(value)

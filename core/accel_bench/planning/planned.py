@@ -159,7 +159,7 @@ class Plan:
 
     @property
     def single(self) -> Planned:
-        """Only experiment of the plan. Raises ScenarioError if there are more, or none can run."""
+        """The plan's only experiment. Raises ScenarioError if there are more, or none can run."""
         if self.nothing:
             raise ScenarioError(self.nothing)
         if len(self.planned) > 1:
@@ -231,7 +231,7 @@ class Plan:
 
 
 def scenario_of(planned: Planned) -> dict[str, Any]:
-    """Return the mapping of a scenario file with one experiment alone, whose id is the same."""
+    """Return the content of a scenario file with one experiment alone, which keeps its id."""
     experiment = planned.experiment
     work = experiment.scenario.model_dump(mode="json", exclude_none=True)
     uses = [use.model_dump(mode="json") for use in experiment.stack.uses]

@@ -126,7 +126,7 @@ def requested_draft(draft: Draft, request: PlanRequest) -> Draft:
 
 
 def add_stack(draft: Draft, stack: str) -> None:
-    """Add a stack of plugins, joined by `+`, to the draft, and a baseline to one without stacks."""
+    """Add a stack of plugins, joined by `+`, to the draft, and a baseline if it has no stacks."""
     names = stack.split("+")
     for name in names:
         find(name)
@@ -155,7 +155,7 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
 
 
 def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None:
-    """Raise ScenarioError if the file, or `axes`, has a `zip`, since `option` sweeps a key too."""
+    """Raise ScenarioError if the file or `axes` has a `zip`, to which `option` cannot be added."""
     places = [place for key, _, place in axes if key.startswith("zip.")]
     if draft.data.get("zip") is not None:
         places.append(draft.where(("zip",)))

@@ -162,7 +162,7 @@ class ResolvedFile:
             )
 
     def _stacks_at(self, here: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the stacks at the swept values, which may be options of stacks, in `here`."""
+        """Return the stacks of `here`, the file's data with the swept values `sweep` set."""
         made = self.ladder.stacks_at(here, sweep) if self.ladder is not None else {}
         if not any(key.startswith("stacks.") for key in sweep):
             return self.stacks
@@ -175,8 +175,8 @@ class ResolvedFile:
     ) -> tuple[Scenario, bool]:
         """Return the validated scenario with a stack's settings; `device` replaces `auto`.
 
-        The second value is True if the batch fits only fewer data-parallel groups than devices,
-        which a plugin may make.
+        The second value is True if the batch is too small for one data-parallel group per device,
+        so that fewer groups are assumed.
         """
         work = copy.deepcopy({key: here.data[key] for key in here.data if key in Work.model_fields})
         for key, value in stack.settings.items():

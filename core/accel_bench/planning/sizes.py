@@ -1,8 +1,8 @@
 """Entry points that determine a size given as `auto` in a scenario from data and memory.
 
 A distribution adds an entry point to the group `accel_bench.sizes`, named by the dotted key. It is
-a function of a `Sizing`, and returns the size and a sentence with the reason, or None if processes
-must be started first and may not be. It raises ScenarioError if there is no such size.
+a function of a `Sizing`, and returns the size and a sentence with the reason, or None if it would
+have to start processes and may not. It raises ScenarioError if there is no such size.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ class Sizing:
     """Known sizes of the sweep point, by key."""
 
     def stacks(self, chosen: Sequence[Choice] = (), settings: Settings = ()) -> list[Planned]:
-        """Return the experiments of the sweep point that can run here.
-
-        They have the known sizes, the sizes in `chosen`, and the further `settings`.
-        """
+        """Return the experiments of the sweep point that can run here, with the known sizes, the
+        sizes in `chosen` and the further `settings`."""
         choices = {self.point: {**self.found, **{choice.key: choice for choice in chosen}}}
         overrides = (*self.request.overrides, *settings)
         request = replace(self.request, choices=choices, stand_ins=True, overrides=overrides)
@@ -109,7 +107,7 @@ def _entry_of(key: str) -> DoorEntry:
 
 
 def _determined_by(entry: DoorEntry, sizing: Sizing) -> tuple[int, str] | None:
-    """Return a size and its reason; None if unknown yet. Raises PluginError for other values."""
+    """Return a size and its reason, or None if unknown yet; other values raise PluginError."""
     function = entry.load()
     with entry.blamed():
         size = function(sizing)

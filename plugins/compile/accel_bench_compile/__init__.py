@@ -163,7 +163,7 @@ class TorchCompile(Plugin[TorchCompileOptions]):
 
     @hookimpl
     def prepare_experiment(self, run: Run) -> None:
-        """Request untimed steps before round 1, which fill inductor's disk cache, if it is kept."""
+        """Request untimed steps before round 1 to fill inductor's disk cache, if it is kept."""
         if self.options.uses_inductor and self.options.cache == "warm":
             run.rehearsal = True
 

@@ -62,7 +62,8 @@ class CompileCache:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _found(self, hits: int | None, misses: int | None, bypasses: int) -> str | None:
-        """Return `warm`, `cold` or `partly`, by counts of lookups; None if none was counted."""
+        """Return `warm` if all lookups hit, `cold` if none did or the cache was empty, else
+        `partly`; None if no lookup was counted."""
         if hits is None or misses is None or not hits + misses + bypasses:
             return None
         if self.was_empty or not hits:

@@ -14,10 +14,10 @@ REASONS = 3
 
 
 class StepMarker:
-    """Hooks that mark the first forward of each optimizer step for torch, with any engine.
+    """Hooks that mark the first forward pass of each optimizer step for torch, with any engine.
 
-    The next step overwrites the memory of a CUDA graph's outputs. By default torch takes each
-    compiled call after a backward pass for a new step. Then accumulated micro-batches would
+    The next step overwrites the memory of a CUDA graph's outputs. By default torch regards each
+    compiled call after a backward pass as a new step. Then accumulated micro-batches would
     overwrite gradients, and recomputed blocks the inputs of later blocks.
     """
 
@@ -48,7 +48,7 @@ class StepMarker:
         self._stepped = True
 
     def _before_forward(self, *_: Any) -> None:
-        """Mark the step for torch before its first forward, but not before a recomputed block's."""
+        """Mark a new step for torch at its first forward pass; recomputed blocks mark none."""
         if self._stepped:
             from torch.compiler import cudagraph_mark_step_begin
 
@@ -79,7 +79,7 @@ class Recordings:
 
 
 def read_recordings(device_index: int) -> Recordings | None:
-    """Return the numbers in torch's graph tree; None if this torch has no such tree.
+    """Return the numbers of graphs in torch's tree of graphs; None if this torch has no tree.
 
     `device_index` is the index of the CUDA device.
     """
@@ -122,7 +122,7 @@ class Capture:
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:
-        """Return the reason why the window did not only replay CUDA graphs; empty if it did."""
+        """Return the reason why the window did not replay CUDA graphs alone; empty if it did."""
         if self._before is None or self._after is None:
             return "this torch does not tell how many CUDA graphs it has recorded"
         if not self._after.graphs:

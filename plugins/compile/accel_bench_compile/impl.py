@@ -31,8 +31,8 @@ class CompiledModules:
     ) -> None:
         """Compile `model` or its blocks in place.
 
-        With `caches` each block is compiled for its own index in a key-value cache. Then it has its
-        own limit of compilations.
+        With `caches` each block is compiled for its own index in a key-value cache. Then each block
+        has a limit of compilations of its own.
 
         Raises PluginError for an unknown backend or option, for a backend that cannot be imported,
         and for a model without repeated blocks if the scope is `block`.
@@ -152,7 +152,7 @@ def _compile(module: nn.Module, settings: dict[str, Any]) -> None:
 
 
 def _recompile_limit(options: TorchCompileOptions) -> dict[str, int]:
-    """Return the limit as an argument of `torch.compile`; empty if the options set none.
+    """Return the limit of compilations as an argument of `torch.compile`; empty if none is set.
 
     Raises PluginError if this torch does not take a limit.
     """

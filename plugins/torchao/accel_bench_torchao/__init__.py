@@ -146,8 +146,8 @@ class TorchAO(Plugin[TorchAOOptions]):
     def allowed_output_difference(self) -> float | None:
         """Return the fraction of generated tokens that may change; None without quantization.
 
-        The fractions are as in bitsandbytes. In a small llama with random weights int8 changed 0.03
-        of the tokens.
+        The fractions equal those of the plugin `bitsandbytes`. In a small llama with random weights
+        int8 changed 0.03 of the tokens.
         """
         if self.options.base is None:
             return None
@@ -158,7 +158,7 @@ class TorchAO(Plugin[TorchAOOptions]):
         return frozenset({"load_model"} if self.options.base else ())
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the stored bytes of a quantized weight under `weights`; empty if not quantized."""
+        """Return the bytes per quantized weight, under the key `weights`; empty without any."""
         return {"weights": 0.5 if self.options.base == "nf4" else 1.0} if self.options.base else {}
 
     @hookimpl

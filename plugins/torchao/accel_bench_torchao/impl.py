@@ -115,7 +115,7 @@ class TorchAOBase:
     def _kernel(self) -> str:
         """Return the operations that multiply with quantized weights, such as `dequantize, mm`.
 
-        They replace a kernel's name, since torchao has no kernel of its own for these weights.
+        They are reported in place of a kernel, since torchao has none of its own for these weights.
         """
         if self._config is None:
             return "dequantize, mm; once more in backward"
@@ -244,7 +244,7 @@ def quantize_nf4(name: str, module: nn.Linear, group: int) -> None:
 
 
 def recipe(name: str, emulate: bool) -> Float8LinearConfig:
-    """Return torchao's recipe of float8 training with this name, emulated if `emulate`."""
+    """Return torchao's float8 training recipe called `name`; `emulate` emulates float8 products."""
     made = Float8LinearConfig.from_recipe_name(name)
     # Frozen, and checked when made; emulation is the only field that no recipe sets.
     object.__setattr__(made, "emulate", emulate)

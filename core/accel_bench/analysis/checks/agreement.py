@@ -83,7 +83,7 @@ class Agreement(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """Share of differing tokens: over all blocks, or the worst block's lower bound if more."""
+        """Share of differing tokens in all blocks, or the worst block's lower bound if larger."""
         worst = self.worst
         return max(self.overall, worst.surely if worst else 0.0)
 
@@ -135,8 +135,8 @@ def agreement(baseline: Result, stack: Result) -> Agreement | None:
 def _near_ties(
     baseline: Result, before: Answers, stack: Result, after: Answers
 ) -> dict[int, set[int]]:
-    """Return the positions of near ties by request, from the run with the coarser dtype.
-    Requests without token ids in both runs' answers (`before` and `after`) are left out."""
+    """Return the token positions of near ties by request number, from the run with the coarser
+    dtype. Only requests with token ids in both runs (`before` and `after`) are included."""
     kept = min(len(before.tokens), len(after.tokens))
     sides = ((baseline, before), (stack, after))
     places = [_coarseness(run) for run, _ in sides]
@@ -159,10 +159,8 @@ def _is_unexplained(places: Mapping[int, bool], near_ties: set[int] | None) -> b
 
 
 def _compared_requests(before: Answers, after: Answers) -> Iterator[dict[int, bool]]:
-    """Yield for each request of both runs a mapping: position to True if the tokens differ.
-
-    If a run stored only a digest, the whole answer counts as one token.
-    """
+    """Yield a mapping for each request of both runs: from token position to whether the tokens
+    differ. If a run stored only a digest, the whole answer counts as one token."""
     for number in range(min(before.requests, after.requests)):
         if number < min(len(before.tokens), len(after.tokens)):
             yield _compared(before.tokens[number], after.tokens[number])

@@ -32,7 +32,7 @@ class Allowance(NamedTuple):
 
     @property
     def by_design(self) -> str:
-        """Reason why a declaration cannot excuse a larger distance, or an empty text if it can."""
+        """Reason why a declaration cannot excuse a distance above `usual`; empty if it can."""
         if self.other_training or self.tolerance <= self.maximum:
             return self.other_training
         return f"{percent(self.maximum)} is the most that counts as the same training"
@@ -50,11 +50,9 @@ class Allowance(NamedTuple):
         return "different by design" if by_design else "equivalent"
 
     def excuses(self, difference: float) -> bool:
-        """Return whether a plugin's declaration excuses a distance above the usual tolerance.
-
-        For losses the declared tolerance itself must be within `maximum`, since their distance
-        alone shows little.
-        """
+        """Return whether a plugin's declaration excuses a distance above the usual tolerance. The
+        distance must not exceed `maximum`; for losses the declared tolerance must not, since a
+        distance between losses alone shows little."""
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False
         return (self.tolerance if self.of == "loss" else difference) <= self.maximum
@@ -67,8 +65,8 @@ def allowed_words(tolerance: float, plugins: Sequence[str]) -> str:
 
 
 def allowance(of: str, pair: Pair) -> Allowance:
-    """Return the tolerance of `of` (`loss`, `update` or `output`) for two runs: the largest that a
-    plugin declares, else the usual."""
+    """Return the tolerance of the figure `of` (`loss`, `update` or `output`) for two runs: the
+    largest tolerance that a plugin declares, else the usual one."""
     usual, maximum = (limit_of(figure, pair) for figure in (of, f"declared {of}"))
     declared = declared_tolerances(of, *pair)
     largest = max(declared.values(), default=usual)

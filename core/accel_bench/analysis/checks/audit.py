@@ -81,10 +81,10 @@ def marked_degraded(result: Result, broken: Sequence[Broken]) -> Result:
 
 
 def sequence_length(result: Result) -> Iterator[str]:
-    """Yield a message unless processed tokens per second x devices / samples per second = length.
+    """Yield a message unless processed tokens/s x devices / (samples/s) = the sequence length.
 
-    The equation holds if the data plugin reports samples of one length in its evidence
-    (`constant_length`) and no plugin that changes batches contradicts. Otherwise the length is an
+    The equation holds if the data plugin's evidence says that samples have one length
+    (`constant_length`), and no plugin that changes batches says otherwise. Else the length is an
     upper limit. Seconds and devices cancel, so tokens and samples are compared. A sample of several
     sequences, such as a pair of answers, has their total length (`sequences_per_sample`).
     """
@@ -135,7 +135,7 @@ def global_batch(result: Result) -> Iterator[str]:
 
 
 def token_counts(result: Result) -> Iterator[str]:
-    """Yield a message for a rank with a step without processed >= real >= supervised tokens."""
+    """Yield a message for a rank that violates processed >= real >= supervised tokens in a step."""
     for name, window in _windows(result).items():
         for step in window.all_steps:
             counts = (step.processed_tokens, step.real_tokens, step.supervised_tokens)
@@ -161,7 +161,7 @@ def device_clock(result: Result) -> Iterator[str]:
 
 
 def parent_clock(result: Result) -> Iterator[str]:
-    """Yield a message for a rank whose window was shorter or longer than its parent's bounds."""
+    """Yield a message for a rank whose window's seconds contradict the parent process's clock."""
     seen = {window.rank: window for window in result.seen_windows}
     for name, rank in _named_ranks(result):
         if rank.rank not in seen or rank.window is None:
@@ -175,7 +175,7 @@ def parent_clock(result: Result) -> Iterator[str]:
 
 
 def order_statistics(result: Result) -> Iterator[str]:
-    """Yield a message for a rank without 0 < minimum <= median <= maximum of its step times."""
+    """Yield a message for a rank whose step times violate 0 < minimum <= median <= maximum."""
     for name, window in _windows(result).items():
         seconds = [sample.seconds for sample in window.samples]
         if seconds and not 0 < min(seconds) <= median(seconds) <= max(seconds) < math.inf:
@@ -184,7 +184,7 @@ def order_statistics(result: Result) -> Iterator[str]:
 
 
 def left_out(result: Result) -> Iterator[str]:
-    """Yield a message for a rank of a training run that excluded time from its window."""
+    """Yield a message for each rank that left seconds out of its window, if the run trains."""
     for name, window in _windows(result).items() if result.experiment.scenario.trains else ():
         if window.left_out_seconds:
             yield f"{name}{window.left_out_seconds:.6g} s were left out of a window that trains"
@@ -210,7 +210,7 @@ def memory_order(result: Result) -> Iterator[str]:
 
 
 def devices(result: Result) -> Iterator[str]:
-    """Yield a message unless devices used = devices of the scenario, in number and kind."""
+    """Yield a message unless the used devices have the scenario's number and type of devices."""
     scenario = result.experiment.scenario
     used = devices_used(result)
     if used is not None and used != scenario.world_size:
@@ -272,7 +272,7 @@ def phases(result: Result) -> Iterator[str]:
 
 
 def model_utilization(result: Result) -> Iterator[str]:
-    """Yield a message unless 0 < causal MFU <= 1, if the peak of the effective dtype is known."""
+    """Yield a message unless 0 < causal MFU <= 1, if the peak FLOP/s of the dtype is known."""
     peak = peak_flops_of(result)
     used = utilization(result, peak) if peak is not None else None
     if used is not None and used.mfu is not None:
@@ -339,7 +339,8 @@ def _windows(result: Result) -> dict[str, Window]:
 
 
 def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -> Iterator[str]:
-    """Yield a message on `what` of a rank, `name`, if `seconds` do not sum up to its wall time."""
+    """Yield a message if the `seconds` of a window's parts do not sum up to its wall-clock time.
+    The message begins with `name`, the rank, and `what`, the parts, such as `steps`."""
     wall, total = window.seconds, sum(seconds)
     if wall > 0 and abs(total - wall) <= max(CLOCK_TOLERANCE * wall, CLOCK_SLACK_SECONDS):
         return
@@ -352,7 +353,8 @@ def _clock_figures(name: str, window: Window, what: str, seconds: list[float]) -
 
 
 def _largest(metrics: Sequence[Metric], figure: Figure, kind: str) -> float | None:
-    """Return a memory figure's largest value, of any kind if `kind` is empty; None if missing."""
+    """Return the largest value in `metrics` of a memory figure that was measured as `kind` (any
+    kind if empty); None without a value."""
     values = [
         metric.value
         for metric in metrics

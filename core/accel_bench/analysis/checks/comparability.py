@@ -189,7 +189,8 @@ def comparability_of_rounds(
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
-    """Return the fingerprint keys of plugins that the stacks do not both use with equal options."""
+    """Return the keys of the fingerprints of plugins that only one stack uses, or that both use
+    with different options."""
     texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
     return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
@@ -211,8 +212,8 @@ def _within(key: str, whole: str) -> bool:
 
 
 def _facts(runs: Sequence[Result], plain: bool) -> Facts:
-    """Return settings and properties by dotted key, with a list of values if runs disagree.
-    `plain` is as in `_facts_of`."""
+    """Return settings and properties by dotted key; where `runs` disagree, the value is the list of
+    their values. `plain` is as in `_facts_of`."""
     values: dict[str, dict[str, Any]] = {}
     for run in runs:
         for key, value in _facts_of(run, plain):
@@ -227,8 +228,9 @@ def _facts(runs: Sequence[Result], plain: bool) -> Facts:
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a run's settings and machine. `plain`, if no stack changes
-    anything, adds effective settings."""
+    """Yield dotted keys and values of a run's settings and machine, and of ALWAYS_EFFECTIVE
+    settings. With `plain` (no stack changes anything) all effective settings but measurements are
+    included."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)
@@ -257,7 +259,7 @@ def _environment(environment: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _policy(run: Result) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of the stored limits of clocks and power."""
+    """Yield dotted keys and values of CPU governors, and of GPUs' clock and power limits."""
     if run.state_before is None:
         return
     yield "state.governors", list(run.state_before.cpu.governors)

@@ -62,7 +62,7 @@ class LossComparison(Frozen):
 
     @property
     def loss_allowance(self) -> str:
-        """Text on the declared tolerance behind the verdict `equivalent`; else an empty text."""
+        """Text on the declared tolerance that allows the verdict `equivalent`; else empty."""
         if self.loss_verdict != "equivalent" or not self.loss_tolerance_by:
             return ""
         allowed = allowed_words(self.loss_tolerance or 0.0, self.loss_tolerance_by)
@@ -86,8 +86,8 @@ def movement(losses: Sequence[float]) -> Movement:
     """Return the movement of a curve of finite losses, by a fitted line.
 
     The movement is the line's change from the first step to the last. The standard error of the
-    slope gives its 95 % t interval. Two steps show no movement. A movement of `detectable` is seen
-    in 80 % of cases.
+    slope gives its 95 % t interval. Two steps show no movement. The field `detectable` is the
+    smallest movement that is seen in 80 % of cases.
     """
     if len(losses) < MINIMUM_STEPS:
         return Movement(0.0, 0.0, math.inf)
@@ -127,10 +127,8 @@ def compare_losses(
 
 
 def largest_difference(baseline: Sequence[float], stack: Sequence[float]) -> float:
-    """Return the largest relative difference of two smoothed curves of equal length.
-
-    It is infinite if the baseline's value is 0.
-    """
+    """Return the largest relative difference of two smoothed curves of equal length. It is infinite
+    if only the baseline's value is 0."""
     smooth = zip(smoothed(baseline), smoothed(stack), strict=True)
     return max(_relative(before, after) for before, after in smooth)
 
@@ -151,7 +149,7 @@ def _completed_throughput(run: Result) -> RunThroughput | None:
 
 
 def _extended(run: RunThroughput, others: Sequence[RunThroughput]) -> RunThroughput:
-    """Return a run's throughput, with losses of later steps added from the longest of `others`."""
+    """Return `run` with losses and tokens of later steps, taken from the longest of `others`."""
     own, longest = len(run.losses), max(others, key=lambda other: len(other.losses))
     return replace(
         run,

@@ -42,10 +42,8 @@ def in_letters(runs: Iterable[Result]) -> bool:
 
 
 def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, float]:
-    """Return the tolerances of the `loss`, `update` or `output` (`of`), by name of the plugin.
-
-    Plugins that both runs use with the same options are left out.
-    """
+    """Return the tolerances of the figure `of` (`loss`, `update` or `output`) by name of the
+    plugin. Plugins that both runs use with the same options are left out."""
     declared = _of_one_side(of, baseline, stack)
     for name, tolerance in _of_one_side(of, stack, baseline).items():
         declared[name] = max(tolerance, declared.get(name, 0.0))
@@ -53,13 +51,14 @@ def declared_tolerances(of: str, baseline: Result, stack: Result) -> dict[str, f
 
 
 def _of_one_side(of: str, run: Result, other: Result) -> dict[str, float]:
-    """Return the tolerances of `of` (such as `loss`) by plugin, for plugins of `run` alone."""
+    """Return the tolerances of the figure `of` by plugin, for plugins of `run` that `other` lacks
+    or uses with other options."""
     alone = plugins_of_one_side(run, other) | {OF_EARLIER_ROWS}
     return {name: value for name, value in _tolerances(of, run).items() if name in alone}
 
 
 def _tolerances(of: str, run: Result) -> Mapping[str, float]:
-    """Return the tolerances of `of` (such as `loss`) by plugin; empty for output in letters."""
+    """Return all tolerances of the figure `of` by plugin; none for `output` stored as letters."""
     if of == "loss":
         earlier = {} if run.loss_tolerance is None else {OF_EARLIER_ROWS: run.loss_tolerance}
         return run.loss_tolerances or earlier

@@ -30,7 +30,7 @@ NEGLIGIBLE = 1e-3
 
 
 class Distance(NamedTuple):
-    """L2 norms of two changes of the same tensors, and of their difference."""
+    """L2 norms of two changes of the same weights, and of the difference of the two changes."""
 
     baseline: float
     """L2 norm of the baseline's change."""
@@ -57,7 +57,7 @@ class Distance(NamedTuple):
 
 
 def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | None:
-    """Return the exact L2 norms of the differences between two runs' changes, by tensor.
+    """Return exact L2 norms, by tensor, of the differences between two runs' changes of weights.
 
     Return None if the stored changes of weights were not compared.
     """

@@ -49,7 +49,7 @@ def gradient_reasons(
 
 
 def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return sentences on different first gradients; none unless both runs do equal exact work.
+    """Return sentences on different first gradients if both runs do equal, exact work; else none.
 
     An optimizer such as AdamW divides by the gradient's size, which hides a constant factor of the
     loss, such as a missing alpha / r, from the update.
@@ -80,7 +80,8 @@ def different_norms(
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:
-    """Yield a sentence for each of two runs that alone trains more tensors than a rule allows."""
+    """Yield a sentence for a run that trains tensors which the other run does not train, if they
+    are more than a rule allows."""
     base, ours = map(gradient_norms, pair)
     if not (base and ours):
         return

@@ -1,7 +1,7 @@
 """Disturbances of a run by its devices' states, and by other load on the host's CPUs.
 
-A device's disturbance degrades a run by absolute limits. Host load is reported once for a table, as
-a level and as outliers from the session's median, since on a shared machine every run has some.
+A disturbance of a device degrades a run if it exceeds an absolute limit. Host load is reported once
+for a table, as a median and as outliers from it, since on a shared machine every run has some.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def concerns_work(reason: str) -> bool:
 def device_reasons(
     before: MachineState | None, after: MachineState | None, ranks: Iterable[RankResult]
 ) -> tuple[str, ...]:
-    """Return the reasons why GPUs degrade a run, from their states before and after it."""
+    """Return why the GPUs of `ranks` degrade a run, from GPU states before and after the run."""
     devices = [rank.device for rank in ranks if rank.device and rank.device.type == "cuda"]
     uuids = dict.fromkeys(device.uuid for device in devices)
     reasons = [reason for uuid in uuids for reason in _device_reasons(before, after, uuid)]
@@ -98,11 +98,9 @@ def load_of(result: Result) -> Load | None:
 def of_same_load(
     speed: Comparison, baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> Comparison:
-    """Return the comparison, `inconclusive` instead of `better` if other programs used the CPUs
-    much more during the runs of one of the two stacks.
-
-    Runs that answer requests are left out, since their server can be such a program.
-    """
+    """Return the comparison `speed`, with `inconclusive` in place of `better` if other programs
+    used much more of the CPUs during the runs of one stack than of the other. Runs that answer
+    requests are left out, since their server can be such a program."""
     pairs = [
         (load_of(baseline[key]), load_of(run))
         for key, run in stack.items()

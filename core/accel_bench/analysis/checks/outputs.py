@@ -81,7 +81,8 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
 
 
 def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
-    """Return the comparison in the `worst` round, with its verdict and all rounds' `requests`."""
+    """Return the comparison of two stacks' answers with its verdict, by the round of `worst`
+    agreement. `requests` is the number of compared requests in all rounds."""
     output = OutputComparison(
         output_verdict="bitwise equal",
         output_difference=worst.difference,

@@ -27,7 +27,7 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
     """Return undeclared differences between a stack's training and its baseline's, in words.
 
     Differences that the stacks declare, by options of the adapter or settings of the model, are
-    left out. So are figures that one of the two runs did not store.
+    left out. Figures that one of the two runs did not store are left out too.
     """
     if not (baseline.ranks and stack.ranks):
         return ()
@@ -41,7 +41,7 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
-    """Return the optimizer's differences with the plugins that declare them, or an empty text."""
+    """Return words on declared differences of the optimizer, with the plugins; else empty."""
     names = other_optimizers(baseline, stack)
     clauses = list(optimizer_differences((baseline, stack))) if names else []
     return f"{'; '.join(clauses)}, as {join_names(names)} declares" if clauses else ""
@@ -110,7 +110,7 @@ def _weights(pair: Pair) -> Iterator[str]:
 
 
 def _flops(pair: Pair) -> Iterator[str]:
-    """Yield both runs' FLOPs a token if FLOPs of the forward pass and of weight gradients differ.
+    """Yield both runs' FLOPs per token, as text, if forward plus weight-gradient FLOPs differ.
 
     FLOPs of input gradients are left out, since checkpointing may add them for the first layer.
     """
@@ -138,7 +138,7 @@ def _dropout(pair: Pair) -> Iterator[str]:
 
 
 def _rates(pair: Pair) -> Iterator[str]:
-    """Yield both runs' effective learning rates if they differ and the scenarios' do not."""
+    """Yield both runs' learning rates, as text, if they differ and the scenarios' rates agree."""
     before, after = (run.ranks[0].effective.optimizer_progress for run in pair)
     asked = {run.experiment.scenario.train.learning_rate for run in pair}
     if before is None or after is None:
@@ -154,7 +154,8 @@ def _same_numbers(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
 
 
 def _by_tensors(values: Mapping[str, int]) -> str:
-    """Return values in words: `0.01`, or `0.01 (20 tensors) and 0 (4 tensors)`."""
+    """Return values in words: `0.01`, or `0.01 (20 tensors) and 0 (4 tensors)`. `values` maps each
+    value, as text, to its number of tensors."""
     if len(values) == 1:
         return next(iter(values))
     return " and ".join(f"{value} ({tensors} tensors)" for value, tensors in values.items())
@@ -176,7 +177,8 @@ def _same_rates(old: Mapping[str, int], new: Mapping[str, int]) -> bool:
 
 
 def _by_step(run: Result, kind: str) -> Counter[int]:
-    """Return the tokens of a `kind` in TOKEN_KINDS by step, with warm-up and discarded windows."""
+    """Return the number of tokens of a `kind` in TOKEN_KINDS by step, over all ranks, with warm-up
+    and discarded windows."""
     counts: Counter[int] = Counter()
     for rank in run.data_ranks:
         if rank.window is not None:
@@ -186,7 +188,7 @@ def _by_step(run: Result, kind: str) -> Counter[int]:
 
 
 def _batch(run: Result) -> dict[str, Any]:
-    """Return the settings that decide which samples a step holds, without their layout."""
+    """Return the settings that decide which samples a step holds; padding is left out."""
     scenario = run.experiment.scenario
     data = scenario.data.model_dump(mode="json")
     settings = {key: value for key, value in data.items() if f"data.{key}" not in SAME_TRAINING}

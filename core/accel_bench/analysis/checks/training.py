@@ -32,7 +32,7 @@ from accel_bench.result import Result
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
-    """Return the worst round's comparison of two stacks' losses and updates (or outputs)."""
+    """Return the worst comparison over rounds of two stacks' losses and updates, or of outputs."""
     pairs = [
         (baseline[key], stack[key])
         for key in sorted(set(baseline) & set(stack))
@@ -106,8 +106,8 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
 
 
 def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> Training:
-    """Return the verdict on a distance. Any tensors or parts in `wrong` make it `different`, and an
-    `excuse` makes a large distance `inconclusive`."""
+    """Return the verdict on the distance `whole`. It is `different` if `wrong` names tensors or
+    parts of a model; an `excuse` makes a large distance `inconclusive`."""
     verdict = allowed.verdict(whole.relative)
     if wrong and not allowed.other_training:
         return "different"
@@ -115,7 +115,8 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 
 
 def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
-    """Return the reason for a relative `difference` of two updates' norms, or an empty text."""
+    """Return the words of a rule that explains the relative `difference` of two updates' norms
+    beyond the tolerance `allowed`, or an empty text."""
     beyond = difference - allowed
     steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
     return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
@@ -127,10 +128,8 @@ def _explained_mixture(changes: Changes, pair: Pair) -> str:
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
-    """Yield words for each part of a mixture of experts whose change differs in size.
-
-    Parts that hardly changed are left out.
-    """
+    """Yield words for each part of a mixture of experts whose update's norm differs between the
+    runs. Parts that hardly changed are left out."""
     for part in PARTS:
         changed, limit = changes.part(part), limit_of(f"size of {part}", pair)
         if changed.is_negligible(changes):
@@ -161,7 +160,8 @@ def _size_gap(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return words on two updates: the `unmoved` of all `tensors`, distance, size and cosine."""
+    """Return words on the tensors that did not move (named in `unmoved`, of `tensors` in all), and
+    on the distance `whole` of the two updates."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:

@@ -100,7 +100,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdict in words and its reason or declared tolerance, by `loss`, `update`, `output`."""
+        """Verdict in words, and its reason or tolerance, by `loss` and `update`, or by `output`."""
         if self.generated:
             return {"output": (self.output_word, self.output_reason)}
         return {
@@ -166,13 +166,13 @@ class StackComparison(TrainingComparison, Comparison):
 
     @property
     def verdict_word(self) -> str:
-        """Verdict on the speed in words; `different output` in place of `different training`."""
+        """Verdict on the speed in words, with `output` for `training` if answers were compared."""
         word = super().verdict_word
         return word.replace("training", "output") if self.generated else word
 
 
 def of_same_training(speed: Comparison, training: TrainingComparison) -> Comparison:
-    """Return a comparison of speeds with the verdict on the training. A verdict `better` gets the
+    """Return the comparison `speed` with the verdict on the training. A verdict `better` gets the
     difference in training as its reason, or is removed if the training was not tested."""
     changes: dict[str, str] = {"training": training.training_verdict}
     if speed.verdict == "better" and (different := training.training_difference):
@@ -188,7 +188,8 @@ def training_not_compared(reason: str) -> TrainingComparison:
 
 
 def training_obstacle(training: TrainingComparison, reason: str = "") -> str:
-    """Return the reason against equal training (`reason` if it has none), or "" if it is proven."""
+    """Return the reason why equal training is not proven, or an empty text. `reason` is used if the
+    comparison itself has no reason."""
     if different := training.not_the_same:
         return different
     if training.untested:

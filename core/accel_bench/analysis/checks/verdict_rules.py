@@ -43,7 +43,7 @@ def _in_16_bits(pair: Pair) -> bool:
 
 
 def _rounds(pair: Pair) -> bool:
-    """Return whether one of two runs computes or stores trained weights in 16 bits."""
+    """Return whether at least one run computes, or stores trained weights, in 16 bits."""
     ranks = [rank for run in pair for rank in run.ranks[:1]]
     stored = any(HALF & set(rank.effective.trained_dtypes) for rank in ranks)
     return stored or any(run.experiment.scenario.compute_dtype in HALF for run in pair)
@@ -84,16 +84,14 @@ def _draws(pair: Pair) -> str:
 
 
 def left_out_share(pair: Pair) -> float:
-    """Return the difference in optimizer steps due to gradient scalers, as a share of the steps.
-
-    A run is invalid if it skips more steps than the scaler's scale explains.
-    """
+    """Return the relative difference of two runs' optimizer steps, of which gradient scalers skip
+    some. A run is invalid if it skips more steps than the scaler's scale explains."""
     steps = _scaled_steps(pair)
     return abs(steps[1] - steps[0]) / max(*steps, 1) if steps else 0.0
 
 
 def _scaled_steps(pair: Pair) -> list[int]:
-    """Return the optimizer steps of two runs; empty unless both use a gradient scaler."""
+    """Return two runs' numbers of optimizer steps; empty unless both use a gradient scaler."""
     counts = [
         progress.counted_steps
         for run in pair
@@ -112,7 +110,8 @@ def _leaves_out_steps(pair: Pair) -> str:
 
 
 def _has_parts(pair: Pair) -> bool:
-    """Return whether two runs train a mixture of experts alike, as their declarations say."""
+    """Return whether the rules for parts of a mixture of experts apply: a run has experts, and the
+    two runs declare neither other settings of the training nor a large tolerance."""
     mixture = any(rank.effective.experts for run in pair for rank in run.ranks[:1])
     declared = max(declared_tolerances("update", *pair).values(), default=0.0)
     excused = declared <= limit_of("declared update", pair)
@@ -166,7 +165,7 @@ def _is_exact(run: Result) -> bool:
 
 
 def _declares_model(pair: Pair) -> bool:
-    """Return whether two runs differ in their adapter or model settings, so train differently."""
+    """Return whether the adapter or model settings of two runs differ, and so what they train."""
     works = [run.experiment.scenario for run in pair]
     before, after = (
         (work.adapter, work.model.id, work.model.overrides, work.model.revision) for work in works

@@ -66,7 +66,7 @@ def validation_curve(run: Result) -> list[Reached]:
 def learning_metrics(run: Result) -> Iterator[Metric]:
     """Yield metrics of the held-out loss before training and at the last evaluation, if read.
 
-    Their better direction is `neither`, since rounds of one seed share their losses.
+    Neither direction is better (`neither`), since rounds with the same seed have equal losses.
     """
     curve = validation_curve(run)
     if not curve:

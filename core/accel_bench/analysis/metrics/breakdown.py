@@ -77,7 +77,7 @@ class Phases(Frozen):
 
 
 class TimeChange(Frozen):
-    """Seconds of a part of the work in A and in B, with their difference: a bar of a waterfall."""
+    """Seconds of a part of the work in A and in B, with their difference: one bar of a chart."""
 
     a: float
     b: float

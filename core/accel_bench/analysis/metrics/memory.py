@@ -104,8 +104,8 @@ SOURCES = {
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
     """Return the most allocated and the peak bytes over stages given as (delta, peaked delta).
 
-    The first is the largest running sum of deltas, the second the largest sum plus peaked delta or
-    None if a peaked delta is unknown. There must be at least one stage.
+    The first is the largest running sum of deltas. The second is the largest running sum plus its
+    stage's peaked delta, or None if a peaked delta is unknown. There must be at least one stage.
     """
     known = list(stages)
     sums = list(accumulate(delta for delta, _ in known))
@@ -116,10 +116,8 @@ def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | No
 
 
 def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
-    """Return a rank's stages, grouped from its marks; empty if a reading is missing.
-
-    Other marks in between belong to the stage that ends next.
-    """
+    """Return a rank's memory by stage, from its readings (marks); empty if one that ends a stage is
+    missing. A mark that ends no stage belongs to the stage that ends next."""
     on_gpu = any(stage.device_allocated_bytes is not None for stage in rank.stages)
     stages: list[StageMemory] = []
     before = 0
@@ -143,7 +141,7 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
 
 
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
-    """Return the largest bytes of a figure, measured as `kind`, over the ranks, with the rank.
+    """Return the largest bytes of a figure over the ranks, measured as `kind`, and that rank.
 
     Return None without the figure, or if any rank's value is unknown.
     """
@@ -163,7 +161,7 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
 
 
 def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
-    """Return the median over runs of the largest rank's peak bytes, and their kind; else None."""
+    """Return the median over runs of the largest rank's peak bytes, and their kind, or Nones."""
     metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
     kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
     if kind is None:
@@ -194,7 +192,8 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
 def _median(
     runs: Sequence[Result], figure: Figure | None, kind: str
 ) -> tuple[int | None, int | None]:
-    """Return the median over runs of the largest rank's bytes, with the most frequent rank."""
+    """Return the median over runs of the largest rank's bytes, and the most frequent largest
+    rank."""
     peaks = [peak for run in runs if (peak := largest(run, figure, kind)) is not None]
     if not peaks:
         return None, None
@@ -213,7 +212,7 @@ def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
 
 
 def _grouped(marks: Sequence[Stage]) -> Iterable[tuple[str, list[Stage]]]:
-    """Yield the name and the marks of each reached stage."""
+    """Yield the name of each reached stage, with the readings (marks) that belong to it."""
     left = list(marks)
     for name, last in STAGE_ENDS:
         end = next((i for i, mark in enumerate(left, start=1) if mark.name == last), len(left))

@@ -57,15 +57,15 @@ def offered_rate(scenario: Scenario) -> float | None:
 
 
 def is_saturated(run: Result) -> bool:
-    """Return whether requests arrived faster than a rank's answers, by `load` in its evidence."""
+    """Return whether requests arrived faster than a rank answered them, as its evidence states."""
     shown = (evidence for rank in run.ranks for evidence in rank.evidence.values())
     loads = (evidence.get("load") for evidence in shown if isinstance(evidence, Mapping))
     return any(isinstance(load, Mapping) and load.get("saturated") is True for load in loads)
 
 
 def engine_of(run: Result) -> str:
-    """Return the name of the plugin that drove the steps: the scenario's engine, or a plugin of a
-    stack that alone reports request latencies."""
+    """Return the name of the plugin that drove the steps: the scenario's engine, or the only plugin
+    that reports request latencies, if the engine reports none."""
     measured = (metric for rank in run.ranks for metric in rank.metrics)
     reporting = {metric.plugin for metric in measured if metric.name == MEDIAN_LATENCY}
     named = run.experiment.scenario.engine.use
@@ -94,10 +94,8 @@ def compared_seconds(run: Result, speed: RunThroughput) -> float | None:
 
 
 def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return the reason why requests do not arrive at one rate, or an empty text if they do.
-
-    `any_rate` accepts different rates, but not a rate against no rate.
-    """
+    """Return the reason why requests do not arrive at equal rates, or an empty text. `any_rate`
+    accepts different rates, but not a rate against no rate."""
     if (base.rate is None) is not (row.rate is None):
         return OTHER_LOAD
     if base.rate == row.rate or any_rate:
@@ -106,10 +104,8 @@ def rate_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -> str:
-    """Return the reason why two loads cannot be compared by latency, or an empty text.
-
-    `any_rate` accepts different rates, as sweep points may have.
-    """
+    """Return the reason why two loads cannot be compared by latency, or an empty text. `any_rate`
+    accepts different rates, as sweep points may have."""
     if reason := rate_obstacle(base, row, any_rate):
         return reason
     if base.rate is None:
@@ -119,6 +115,6 @@ def load_obstacle(base: OfferedLoad, row: OfferedLoad, any_rate: bool = False) -
 
 
 def saturation(*loads: OfferedLoad) -> str:
-    """Return a sentence on saturated loads, and on its consequence for latencies."""
+    """Return a sentence on the saturated loads, and on what this means for their latencies."""
     names = join_names([f"{load.name} at {load.rate:g} requests/s" for load in loads])
     return f"saturated: {names}; requests pile up, so that latencies say how long was measured"

@@ -134,7 +134,7 @@ def _figures(
 
 
 def _figure(rounds: Mapping[tuple[str, int], Sequence[Metric]]) -> MetricFigure:
-    """Return one metric, given by session and round for each rank, reduced over ranks and runs."""
+    """Return one metric over ranks and runs, from its values of all ranks by session and round."""
     metrics = [metric for run in rounds.values() for metric in run]
     first = metrics[0]
     known = {key: [m.value for m in run if m.value is not None] for key, run in rounds.items()}

@@ -211,10 +211,8 @@ def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
 
 
 def unit_of(steps: Sequence[float]) -> tuple[float, str]:
-    """Return the tokens and the name of a unit for comparing two stacks, by their tokens per step.
-
-    The unit is a step if both steps have equal work, else 1,000 tokens.
-    """
+    """Return the tokens and the name of a unit for comparing two stacks, whose tokens per step are
+    `steps`. The unit is a step if both numbers are nearly equal, else 1,000 tokens."""
     if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
         return steps[0], f"a step of {steps[0]:,.0f} tokens"
     return float(UNIT_TOKENS), f"{UNIT_TOKENS:,} tokens"

@@ -16,10 +16,10 @@ from accel_bench.result import Result, Sample, Window
 class Utilization(Frozen):
     """Utilization of one run's devices; all rates are per device.
 
-    Seconds are taken from the slowest rank's window. The length for attention FLOPs is, for each
-    step, the mean over tokens of their sequence's length, pairs / tokens: without padding for model
-    FLOPs, with it for hardware FLOPs. If batches do not count pairs it is processed tokens /
-    samples, which is equal for sequences of one length.
+    Seconds are taken from the slowest rank's window. Attention FLOPs of a step follow from the mean
+    over its tokens of the length of a token's sequence, which is token pairs / tokens: without
+    padding for model FLOPs, with it for hardware FLOPs. If batches do not count pairs it is
+    processed tokens / samples, which is equal for sequences of one length.
     """
 
     sequence_length: float
@@ -85,7 +85,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step can consist of batches with only the shapes of the observed batch."""
+    """Return whether a step's counts are a whole multiple of the observed batch's counts."""
     elements = load.observed_elements
     if elements is None:
         return True
@@ -124,8 +124,8 @@ def _work(
     flops: Callable[[Workload, float], ByConvention | None],
     padding: bool,
 ) -> ByConvention | None:
-    """Return the FLOPs of all ranks' tokens, with or without padding; None if unknown.
-    `flops` returns the FLOPs of one token in a sequence of a length."""
+    """Return the FLOPs of all ranks' tokens, padding included if `padding`; None if unknown.
+    `flops` returns the FLOPs of one token, from the workload and the length of its sequence."""
     total = ByConvention(causal=0, non_causal=0)
     for sample, workload in steps:
         tokens, pairs = sample.real_tokens, sample.real_pairs
@@ -139,10 +139,9 @@ def _work(
 
 
 def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
-    """Return the length for a token's attention FLOPs, averaged over the step's tokens.
-
-    With a sliding window shorter than sequences of unequal lengths it is an upper bound.
-    """
+    """Return a step's mean sequence length for attention FLOPs: token `pairs` per token or, if
+    these are None, tokens per sample. With a sliding window shorter than sequences of unequal
+    lengths it is an upper bound."""
     if pairs is None or tokens == 0:
         return sample.processed_tokens / sample.sequences
     return pairs / tokens
@@ -161,7 +160,7 @@ def _fraction_of_matmul_roofline(result: Result, seconds: float, window: Window)
 
 
 def devices_used(run: Result | None) -> int | None:
-    """Return the number of distinct devices, on a CPU of ranks; None if a rank's is unknown."""
+    """Return the number of distinct devices, or of ranks on a CPU; None if a device is unknown."""
     if run is None:
         return None
     used: set[tuple[str | int, ...]] = set()

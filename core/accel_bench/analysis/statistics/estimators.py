@@ -121,8 +121,8 @@ def unpaired_ratio(a: Sequence[float], b: Sequence[float]) -> tuple[Interval | N
     p-value of equal means of logarithms, both by Welch's test.
 
     Source: Welch (1947), "The generalization of Student's problem when several different population
-    variances are involved". Ends and p-value are None with fewer than two values on a side, the
-    ratio without any.
+    variances are involved". If `a` or `b` has only one value, the interval's ends and the p-value
+    are None; if one is empty, all is None.
     """
     if not a or not b:
         return None, None

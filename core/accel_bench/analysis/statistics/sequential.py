@@ -39,7 +39,7 @@ PASS_ALPHA = 0.05
 
 
 class Judgement(NamedTuple):
-    """Outcome of a gate, with the slow-down; other values are None without a verdict."""
+    """Outcome of a gate, with the slow-down and needed rounds, which are None without a verdict."""
 
     outcome: Outcome
 

@@ -188,7 +188,8 @@ def compare_stacks(
 def compare_logs(
     logs: Mapping[str, Sequence[float]], looks: Mapping[str, int], policy: Policy = PAIRED
 ) -> dict[str, Comparison]:
-    """Return each stack's comparison, by its log-ratios (positive for a lower cost) and `looks`."""
+    """Return each stack's comparison, from its log-ratios (positive for a lower cost) and its
+    number of looks."""
     if policy.kind == "estimate":
         return {
             name: Comparison(rounds=len(own), looks=looks[name], ratio=log_interval(own))
@@ -222,7 +223,7 @@ def fraction_of_look(look: int) -> float:
 
 
 def _sharing(p_values: Sequence[float]) -> list[int]:
-    """Return the divisor of the error rate for each p-value by Holm's method."""
+    """Return how many stacks share the error rate at each p-value, by Holm's method."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     sharing, left = [0] * len(p_values), len(p_values)
     for index in order:
@@ -252,7 +253,7 @@ class _Rule(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """Confidence of the bound for a difference, at Holm's strictest level."""
+        """Confidence of the t bound that gives the minimum detectable effect, by Holm's method."""
         return 1 - ONE_SIDED_ALPHA * fraction_of_look(self.look) / self.compared
 
     @property

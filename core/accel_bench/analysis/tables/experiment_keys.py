@@ -71,7 +71,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
-    """Return the keys whose values in `keys` differ: FIRST_KEYS, `swept` keys, then settings."""
+    """Return the keys whose values differ in `keys`, in order: FIRST_KEYS, `swept`, settings."""
     seen: dict[str, set[str]] = {}
     for key in sorted({name for values in keys for name in values}):
         seen[key] = {canonical_json(values.get(key)) for values in keys}
@@ -148,7 +148,7 @@ def _turn(key: str, swept: Sequence[str]) -> tuple[int, int, str]:
 
 
 def _device(row: ExperimentRuns) -> str | None:
-    """Return the name of the used, else of the planned device; of a CPU, of its processor."""
+    """Return the name of the used device, or else of the planned one; for a CPU, its processor."""
     runs, experiment = list(row.counted.values()), row.planned.experiment
     if used := next(filter(None, map(device_model, runs)), None):
         return used

@@ -116,10 +116,8 @@ def flat_speed(speed: RunThroughput | None) -> Cells:
 
 
 def flat_metrics(result: Result) -> Cells:
-    """Return the metrics of a run by name: of all ranks, of the run, and of evaluations.
-
-    A name that two plugins share begins with the plugin's name.
-    """
+    """Return the values of a run's metrics by name: metrics of ranks, of the whole run, and of
+    evaluations. A name that two plugins share begins with the plugin's name."""
     return {name: metric.value for name, metric in metrics_by_name(result).items()}
 
 

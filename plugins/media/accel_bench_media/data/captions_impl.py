@@ -159,7 +159,7 @@ def special_tokens(text: Any, name: str) -> SpecialTokens:
 
 
 def image_tokens(config: Any) -> int:
-    """Return the number of tokens of an image: its patches, divided by the model's merging."""
+    """Return the number of tokens of an image: its patches, some of which the model may merge."""
     vision = config.vision_config
     patches: int = (vision.image_size // vision.patch_size) ** 2
     return patches // getattr(config, "scale_factor", 1) ** 2

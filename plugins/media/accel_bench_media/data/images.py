@@ -80,7 +80,7 @@ class ImageOptions(Options):
         return [path for font in self.fonts for path in _font_files(font)]
 
     def fonts_digest(self) -> str:
-        """Return the hexadecimal SHA-256 of all fonts; Pillow's own counts by its version."""
+        """Return the hexadecimal SHA-256 of all fonts, with Pillow's version for its own font."""
         digest = hashlib.sha256()
         for path in self.font_paths():
             own = metadata.version("pillow").encode()

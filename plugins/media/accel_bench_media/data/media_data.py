@@ -25,7 +25,7 @@ class MediaData(SampleData[OptionsT]):
         raise NotImplementedError
 
     def _order(self, run: Run, plan: BatchPlan) -> Order | None:
-        """Return a function of the order of an epoch's samples; None for a seeded permutation."""
+        """Return a function that orders an epoch's samples; None for a seeded random order."""
         return None
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:

@@ -110,7 +110,7 @@ class Speech(MediaData[SpeechOptions]):
         return dataset
 
     def padding(self) -> Padding:
-        """Return the padding that the options set."""
+        """Return the option `padding`: `max_length`, or `longest` of the micro-batch."""
         return self.options.padding
 
     def _impl(self) -> Any:

@@ -134,10 +134,10 @@ class SpeechCollator:
     def batch(
         self, tensors: dict[str, torch.Tensor], counts: TokenCounts, supervised: int, in_step: int
     ) -> Batch:
-        """Return a micro-batch of the tensors.
+        """Return `tensors` as a micro-batch, with its counts of elements.
 
-        `counts` has its processed and real tokens, `supervised` is its number of supervised
-        elements, and `in_step` the number in the whole optimizer step.
+        `counts` has the processed and real numbers. `supervised` is the number of supervised
+        elements in the micro-batch, and `in_step` their number in the whole optimizer step.
         """
         counts = TokenCounts(counts.processed, counts.real, supervised)
         return batch_of(tensors, self.plan, counts, in_step)
@@ -194,7 +194,7 @@ def collate_of(run: Run, options: SpeechOptions, plan: BatchPlan) -> Collate:
 
 
 def bucketed(lengths: Integers, plan: BatchPlan, utterances: Integers, epoch: int) -> Integers:
-    """Return an epoch's order of `utterances`, in which those of a step have similar lengths.
+    """Return an epoch's order of `utterances`, by which a step's utterances have similar lengths.
 
     `lengths` has the length of each utterance of the dataset in audio samples. Utterances of a few
     steps are sorted together. Then the steps are shuffled.
@@ -321,9 +321,9 @@ def longest_text(options: SpeechOptions) -> int:
 
 
 def _features(config: Any, utterances: int, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of whisper's inputs by name, for a simulated batch.
+    """Return the shapes of whisper's inputs by name, for a simulated batch of `utterances`.
 
-    `tokens` is the length of the texts.
+    `tokens` is the length of each transcript.
     """
     frames = FRAMES_IN_POSITION * config.max_source_positions
     text = (utterances, min(tokens, config.max_target_positions))

@@ -204,7 +204,7 @@ def spoken(run: Run, options: SpeechOptions) -> Path:
     """Return the cache folder with audio.npy, ends.npy and transcripts.json.
 
     If the cache lacks the folder, the sentences are synthesized into it. Length limits are no part
-    of the key: a sweep synthesizes once.
+    of the cache's key, so that a sweep over them synthesizes once.
     """
     sentences = list(islice(docstring_sentences(), options.samples))
     key: dict[str, Any] = {

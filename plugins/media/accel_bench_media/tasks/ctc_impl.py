@@ -14,7 +14,7 @@ from accel_bench.modeling.tensors import is_simulated
 class FrozenEncoder:
     """Callback that freezes a model's encoder during its first `micro_batches` of training.
 
-    The encoder's parameters require gradients until then, so that the optimizer contains them.
+    The encoder's parameters require gradients until the first call, so the optimizer has them.
     """
 
     def __init__(self, model: Any, micro_batches: int) -> None:
@@ -38,7 +38,7 @@ class FrozenEncoder:
 class CTCLoss:
     """CTC loss of a model's logits, computed outside of the compiled model.
 
-    It calls `frozen` before each micro-batch.
+    Before each micro-batch it lets `frozen` freeze or unfreeze the encoder.
     """
 
     def __init__(self, model: Any, frozen: FrozenEncoder) -> None:

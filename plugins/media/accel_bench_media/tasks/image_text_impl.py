@@ -16,8 +16,8 @@ def contrastive_loss(
 ) -> torch.Tensor:
     """Return the sum of the pairs' losses, divided by the number of pairs in the step.
 
-    A pair's loss is averaged over both directions. Images with equal captions are not negatives of
-    each other.
+    A pair's loss is the mean of two cross-entropies: of finding the text's image, and the image's
+    text. Images with equal captions are not negatives of each other.
     """
     logits = model(**inputs).logits_per_text.float()
     logits = logits.masked_fill(repeated_rows(inputs["input_ids"]), -torch.inf)

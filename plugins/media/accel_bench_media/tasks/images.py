@@ -23,7 +23,7 @@ class ImageClassification(Task[Options]):
     families = frozenset({"vision"})
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of the batch's counts: processed and real images, supervised labels."""
+        """Return bounds of the numbers of processed and real images, and supervised labels."""
         images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
         return Held((images, images), (images, images), (labels, labels))
 
@@ -56,7 +56,7 @@ class ImageText(Task[Options]):
     update_sensitivity = 1.8
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of the batch's counts of processed, real and supervised pairs."""
+        """Return bounds of the numbers of processed, real and supervised pairs in a batch."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
 
@@ -88,8 +88,8 @@ class ImageTextToText(Task[Options]):
     families = frozenset({"multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the bounds of the batch's counts of processed, real and supervised tokens.
+        """Return bounds of the numbers of processed, real and supervised tokens in a batch.
 
-        They take into account that the model shifts its labels.
+        The bounds take into account that the model shifts its labels by one.
         """
         return held_tokens(batch, shifts=True)

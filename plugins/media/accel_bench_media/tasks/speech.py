@@ -60,10 +60,9 @@ class SpeechTask(Task[OptionsT]):
 
 
 def held_waveforms(batch: Batch, supervised: Any) -> Held:
-    """Return the bounds of the batch's counts: processed, real and supervised elements.
+    """Return bounds of the numbers of processed, real and supervised elements in a batch.
 
-    Processed and real elements are audio samples. `supervised` is the number of supervised
-    elements.
+    Processed and real elements are audio samples; `supervised` is the number of supervised ones.
     """
     values, mask = batch.inputs["input_values"], batch.inputs.get("attention_mask")
     size = int(values.numel())
@@ -95,7 +94,7 @@ class SpeechSeq2Seq(SpeechTask[Options]):
     model_class = "AutoModelForSpeechSeq2Seq"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of the batch's counts: processed and real samples, supervised tokens.
+        """Return bounds of the numbers of processed and real audio samples and supervised tokens.
 
         Real samples are at least 1, since features do not reveal the utterances' lengths.
         """
@@ -144,7 +143,7 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
         return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of the batch's counts: audio samples, and supervised masked frames."""
+        """Return bounds of the numbers of audio samples and supervised masked frames in a batch."""
         return held_waveforms(batch, batch.inputs["mask_time_indices"].sum())
 
     @hookimpl
@@ -199,14 +198,14 @@ class CTC(SpeechTask[CTCOptions]):
     model_class = "AutoModelForCTC"
 
     def held(self, batch: Batch) -> Held:
-        """Return the bounds of the batch's counts: audio samples, and characters as supervised."""
+        """Return bounds of the numbers of audio samples and supervised characters in a batch."""
         return held_waveforms(batch, (batch.inputs["labels"] >= 0).sum())
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterator[str]:
-        """Yield a reason if the encoder would start to train during the measured window.
+        """Yield a reason if the encoder would start to train within the run, except in the warm-up.
 
-        Also if it would start in the warm-up, on several devices.
+        On several devices, a start in the warm-up is a reason too.
         """
         scenario, frozen = experiment.scenario, self.options.freeze_encoder_for_n_steps
         if self._thaws(scenario):
@@ -241,7 +240,7 @@ class CTC(SpeechTask[CTCOptions]):
     def build_loss(self, run: Run) -> Loss:
         """Return the CTC loss, with the blank token of the model's configuration.
 
-        Its first call freezes the encoder, after the optimizer was built with all weights.
+        The loss's first call freezes the encoder, after the optimizer was built with all weights.
         """
         from accel_bench_media.tasks.ctc_impl import CTCLoss, FrozenEncoder
 
