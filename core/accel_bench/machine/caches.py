@@ -1,6 +1,6 @@
-"""Folder of caches, which belongs to the user alone since its files are run or unpickled.
+"""Private folder of caches: its files are run or unpickled, so no other user may write them.
 
-The folder never lies in a results folder, which another person may have sent with caches inside.
+It never lies in a results folder, which another person may have sent with caches inside.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cache_folder() -> Path:
 
 
 def _problem(folder: Path, status: os.stat_result) -> str:
-    """Return why a folder is not the user's alone, as a sentence part; empty if it is."""
+    """Return what is wrong with the cache folder's owner or mode; empty for a safe folder."""
     if stat.S_ISLNK(status.st_mode):
         return "is a link; remove it"
     if status.st_uid != os.geteuid():
@@ -54,7 +54,7 @@ def _problem(folder: Path, status: os.stat_result) -> str:
 
 
 def _named_folder() -> Path:
-    """Return the configured path of the cache folder. Raises StoreError for `~` without a home."""
+    """Return the cache folder's absolute path. Raises StoreError for `~` without a home folder."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # An XDG folder that is not absolute is to be ignored, says its specification.
     base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")

@@ -30,7 +30,7 @@ class MemoryGroup(NamedTuple):
 
 
 def read_memory_group() -> MemoryGroup | None:
-    """Return limit and kills of this process's memory group, or None if no group can be read."""
+    """Return the memory limit and kills of this process's control group; None if unreadable."""
     controlled = _groups("memory")
     if controlled is None:
         return None
@@ -48,7 +48,7 @@ def read_memory_group() -> MemoryGroup | None:
 def read_cpu_limit() -> float | None:
     """Return the number of CPUs that this process and its children may use; None without a limit.
 
-    The number is the smallest quota divided by its period, of the group and its ancestors.
+    A control group allows quota / period CPUs. The smallest number among its ancestors counts.
     """
     version, groups = _groups("cpu") or (2, [])
     if version == 1:

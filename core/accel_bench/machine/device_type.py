@@ -23,11 +23,11 @@ READINGS = {
 class DeviceType:
     """Type of device, such as `cuda`, named by `resources.device`.
 
-    A distribution adds a type by an entry point of its name in the group `accel_bench.devices`.
-    Methods that are not overridden call torch's module of the device type, such as `torch.cuda`,
-    with functions common to all backends of torch. A module that defines a type imports nothing
-    heavy. `find`, `driver`, `lacks` and `peak_flops` are called in the parent, without torch, and
-    all other methods in a worker that has imported torch.
+    A distribution adds a type by an entry point of its name in the group `accel_bench.devices`. By
+    default, methods call functions that every backend of torch has in its module, such as
+    `torch.cuda`. A module that defines a type imports nothing heavy. `find`, `driver`, `lacks` and
+    `peak_flops` are called in the parent, without torch, and all other methods in a worker that has
+    imported torch.
     """
 
     torch_type: ClassVar[str]
@@ -54,7 +54,7 @@ class DeviceType:
     # In the parent, without torch.
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the names of a machine's devices of this type, by index, without heavy imports."""
+        """Return the names of a machine's devices of this type, ordered by device index."""
         raise NotImplementedError
 
     def driver(self, machine: Machine) -> str | None:
@@ -80,7 +80,7 @@ class DeviceType:
         return getattr(sys.modules["torch"], self.torch_type)
 
     def is_started(self) -> bool:
-        """Return whether this process has used such a device, without starting one."""
+        """Return whether torch has initialized such devices in this process."""
         module = getattr(sys.modules["torch"], self.torch_type, None)
         started = getattr(module, "is_initialized", None)
         return started is not None and bool(started())

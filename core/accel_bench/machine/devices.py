@@ -1,4 +1,4 @@
-"""Installed device types, of this and of other distributions, and functions that select one."""
+"""Discovery of installed device types by entry point, and selection of one of them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ OTHERS = {
 def device_types() -> Mapping[str, DeviceType]:
     """Return the installed device types by name, in the order of their preference.
 
-    A shipped type replaces other distributions' types of its name. A type that cannot be imported
-    is left out with a warning. Raises PluginError if the type `cpu` is missing.
+    A shipped type replaces another one of its name. A type that cannot be imported is left out with
+    a warning. Raises PluginError if the type `cpu` is missing.
     """
     types: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
@@ -63,7 +63,7 @@ def device_types() -> Mapping[str, DeviceType]:
 def device_type(name: str) -> DeviceType:
     """Return the installed device type called `name`, as `resources.device` names it.
 
-    Raises ScenarioError if it is not installed; the text has the nearest name, or what it needs.
+    Raises ScenarioError if it is not installed, with the nearest name or the missing entry point.
     """
     known = device_types()
     if name in known:
@@ -87,10 +87,10 @@ def best_device(machine: Machine) -> str:
 
 
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
-    """Return an installed device type of `torch_type`, if possible the one called `name`.
+    """Return an installed device type of `torch_type`, preferably the one called `name`.
 
-    If none is installed, the result calls torch's module of that type, or it is the CPU's type if
-    torch has no such module, as for `meta`.
+    If none is installed, return a device type that calls torch's module of that name. Without such
+    a module, as for `meta`, return the device type of the CPU.
     """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
@@ -116,7 +116,7 @@ def computes_on_host(torch_type: str) -> bool:
 
 
 def started_device() -> DeviceType | None:
-    """Return the device type, not the CPU's, that torch has started in this process; else None."""
+    """Return the device type, other than `cpu`, that this process has started; None without any."""
     if "torch" not in sys.modules:
         return None
     others = (kind for kind in device_types().values() if not kind.on_host)

@@ -42,12 +42,12 @@ COMPANIONS = (
     "nvidia-nccl-cu13",
     "safetensors",
 )
-"""Distributions whose versions are recorded, without being part of an experiment's id."""
+"""Distributions whose versions are recorded with results, and do not change an experiment's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Device of one rank, whose `str` is an argument of `torch.device`."""
+    """Device of one rank. Its `str()` is torch's name of it, such as `cuda:0`."""
 
     type: str
     """Torch's type of the device: `cpu`, `cuda`, `mps` ..."""
@@ -124,7 +124,7 @@ class Machine(Frozen):
 
 
 def read_machine() -> Machine:
-    """Return a description of this machine, without importing an accelerator library."""
+    """Return a description of this machine, read without importing an accelerator library."""
     driver, cuda, gpus = _read_gpus()
     return Machine(
         host=socket.gethostname(),
@@ -166,7 +166,7 @@ def available_cores() -> int:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of those distributions that are installed, with commits of checkouts."""
+    """Return the versions of installed ones among `names`, with commits of editable installs."""
     versions = {name: distribution_version(name) for name in names}
     return {name: version for name, version in versions.items() if version}
 
@@ -182,7 +182,7 @@ def _processor() -> str:
 
 
 def find_program(*names: str | None) -> str | None:
-    """Return the path of the first given program that exists, or None if none exists."""
+    """Return the path of the first of these programs on the search path, or None without any."""
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 

@@ -14,7 +14,7 @@ from accel_bench.errors import ScenarioError
 
 
 class RecordedLibrary(Frozen):
-    """A library that some scenarios use."""
+    """A library whose version is recorded with results, since some scenarios use it."""
 
     distribution: str = Field(min_length=1)
     """Name of the library's distribution."""
@@ -60,7 +60,7 @@ def read_libraries() -> Libraries:
 
 
 def accelerator_modules() -> tuple[str, ...]:
-    """Return the names of modules whose import alone can change how a model runs, sorted."""
+    """Return the sorted names of modules that can change how a model runs by being imported."""
     return tuple(sorted({name for entry in read_libraries().libraries for name in entry.modules}))
 
 

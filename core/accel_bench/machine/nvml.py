@@ -1,6 +1,6 @@
-"""Queries of NVIDIA's management library (NVML): devices by uuid, one value at a time.
+"""Queries of NVIDIA's management library (NVML) on GPUs; plugins import `accel_bench.nvml`.
 
-Plugins import it as `accel_bench.nvml`; it may change before 1.0.
+This interface may change before 1.0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ UUID_PREFIX = "GPU-"
 
 
 class NoReadingError(AccelBenchError):
-    """Error for NVML or a device that does not respond: missing, denied or lost."""
+    """Error for an NVML that is missing, fails or denies access, or for a lost device."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Devices(NamedTuple):
 def library() -> Any:
     """Return the module `pynvml`, with NVML initialized until the program ends.
 
-    Opening NVML takes seconds if the driver keeps no state between clients, which would delay the
-    first reading of every run. Raises NoReadingError if NVML cannot be opened.
+    NVML stays open, since opening it again for each reading may take seconds. Raises NoReadingError
+    if NVML cannot be opened.
     """
     import pynvml
 
@@ -106,7 +106,7 @@ def find_device(among: Sequence[NVMLDevice], uuid: str) -> NVMLDevice | None:
 
 
 def clock_limit_mask(device: NVMLDevice) -> int | None:
-    """Return NVML's bit mask of a device's clock limits, or None if the driver has no query."""
+    """Return NVML's bit mask of reasons that limit a device's clocks; None if unsupported."""
     mask = device.ask("GetCurrentClocksEventReasons")
     mask = device.ask("GetCurrentClocksThrottleReasons") if mask is None else mask
     return None if mask is None else int(mask)
@@ -128,7 +128,7 @@ def visible_devices(
 ) -> tuple[NVMLDevice, ...] | None:
     """Return the devices in `listed` that CUDA shows with this environment, in CUDA's order.
 
-    Returns None if NVML cannot tell: CUDA's default order begins with the fastest device, a lost
+    Returns None if the order is unknown. By default CUDA puts the fastest device first, a lost
     device shifts the numbers, and NVML does not list instances of a partitioned device (MIG).
     """
     by_bus = sorted(listed.found, key=lambda device: device.bus)
@@ -158,7 +158,7 @@ def read(function: Callable[[], Any]) -> Any:
 
 
 def _program(pid: int) -> str:
-    """Return the name of a process's program, without arguments, which can hold secrets."""
+    """Return the name of a process's program, without the arguments, which can hold secrets."""
     try:
         return psutil.Process(pid).name()
     except psutil.Error:
@@ -166,7 +166,7 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """Return the device of a CUDA_VISIBLE_DEVICES item, an index or a uuid's beginning, or None."""
+    """Return the device for an index or a uuid's beginning in CUDA_VISIBLE_DEVICES, or None."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
     same = [device for device in by_bus if entry and device.uuid.startswith(entry)]
@@ -204,7 +204,7 @@ def _call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _reason(pynvml: Any, code: int, message: str) -> str:
-    """Return the text of an NVML error: words like `the device is lost:` and NVML's message."""
+    """Return an NVML error's text: its kind, such as `the device is lost`, and NVML's `message`."""
     words = {
         pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NVML is missing",
         pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "NVML is missing",

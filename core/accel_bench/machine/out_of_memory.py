@@ -16,7 +16,7 @@ _TEXTS = (
 
 
 def out_of_memory(error: BaseException) -> BaseException | None:
-    """Return the out-of-memory error among an exception and its causes, or None."""
+    """Return the out-of-memory error in the chain of an exception and its causes, or None."""
     for link in _chain(error):
         names = {kind.__name__ for kind in type(link).__mro__}
         if names.intersection(_NAMES):

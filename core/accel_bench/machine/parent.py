@@ -1,4 +1,4 @@
-"""Functions that end a process together with its parent, or put a process between the two."""
+"""Functions that end a process when its parent ends, or fork a process between the two."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def die_with_parent(parent: int) -> None:
 def put_process_between() -> None:
     """Fork, and return only in the child process, which ends when the calling process ends.
 
-    The calling process waits for the child and exits with its status. Code in the child that kills
-    its parent then kills the calling process, and not the process that started the latter.
+    The calling process waits for the child and exits with its status. Child code that kills its
+    parent thus kills only the calling process, and not the calling process's own parent.
     """
     between = os.getpid()
     if child := os.fork():

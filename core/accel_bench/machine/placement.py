@@ -11,7 +11,7 @@ from accel_bench.errors import ScenarioError
 
 
 class _Variables(NamedTuple):
-    """Names of a launcher's environment variables; empty for a value that it does not set."""
+    """Names of a launcher's environment variables; empty for a value that the launcher lacks."""
 
     launcher: str
     rank: str
@@ -112,9 +112,10 @@ class Placement:
 
 
 def read_placement(variables: Mapping[str, str]) -> Placement | None:
-    """Return this process's position by launchers' environment variables; None if none are set.
+    """Return this process's position by its environment variables; None if no launcher set any.
 
-    Of nested launchers the innermost counts. Raises ScenarioError for contradictory variables.
+    If launchers are nested, the innermost is read. Raises ScenarioError for contradictory
+    variables.
     """
     matches = [
         *filter(None, (_read(names, variables, False) for names in PER_PROCESS)),
@@ -129,7 +130,7 @@ def read_placement(variables: Mapping[str, str]) -> Placement | None:
 
 
 def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Placement | None:
-    """Return the position by one launcher's variables, or None if it has not set the size."""
+    """Return the position from the variables `names` of one launcher; None if they are unset."""
     if not variables.get(names.size):  # such as SLURM_PROCID alone, in the batch step of a job
         return None
     if not variables.get(names.rank):
@@ -168,7 +169,7 @@ def _read(names: _Variables, variables: Mapping[str, str], per_node: bool) -> Pl
 
 
 def _number(variables: Mapping[str, str], name: str) -> int | None:
-    """Return the number in the variable `name`, or None if it is unset or a word such as `auto`."""
+    """Return the integer in the variable `name`; None if unset, or a word such as `auto`."""
     text = variables.get(name, "") if name else ""
     if not text or (name.startswith("PET_") and text.isalpha()):
         return None

@@ -39,7 +39,7 @@ def read_state(gpus: bool) -> MachineState:
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """Return the state after a run, waiting up to 2 s for processes not in `before` to end."""
+    """Return the state after a run, after up to 2 s in which processes not in `before` end."""
     known = {
         process.pid
         for state in (before.gpus if before else ())
@@ -108,7 +108,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
 
 
 def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
-    """Return `read()`, or None after adding the reason to `problems` if reading fails."""
+    """Return `read()`. If it fails, add the reason to `problems` and return None."""
     try:
         return read()
     except NoReadingError as error:
@@ -175,7 +175,7 @@ def _read(path: Path) -> str:
 def _within(
     seconds: float, read: Callable[[], tuple[tuple[GPUState, ...], tuple[str, ...]]]
 ) -> tuple[tuple[GPUState, ...], tuple[str, ...]]:
-    """Return the GPUs' states and problems, read in a thread that is given up after `seconds`."""
+    """Return the GPUs' states and problems, or only a problem if `read` takes over `seconds`."""
     results: list[tuple[tuple[GPUState, ...], tuple[str, ...]]] = []
     thread = threading.Thread(target=lambda: results.append(read()), daemon=True)
     thread.start()

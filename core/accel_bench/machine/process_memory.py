@@ -76,7 +76,7 @@ def device_bytes() -> dict[str, int]:
 
 
 def reset_peak_memory() -> bool:
-    """Reset the peak memory of host and GPU; return whether the host's could be reset."""
+    """Reset the peak memory of host and GPU; return whether resetting the host's peak worked."""
     if (device := started_device()) is not None:
         device.reset_peak_memory()
     try:
@@ -118,7 +118,7 @@ class Trace:
         return time.monotonic() - self._origin
 
     def reset_peak_memory(self) -> None:
-        """Reset the peaks, so that freed memory does not count in the next stage's peaks."""
+        """Reset the peaks, so that the next stage's peaks leave out memory freed before it."""
         self._own_peak = reset_peak_memory()
 
     resident_bytes = staticmethod(resident_bytes)
@@ -130,9 +130,9 @@ class Trace:
 
 
 def _process_started() -> float:
-    """Return time.monotonic() as of this process's start, to 10 ms, or as of now if unknown.
+    """Return the value of time.monotonic() at this process's start, to 10 ms; now if unknown.
 
-    Times since then include the interpreter's start and the imports before the first hook.
+    Seconds since then include the interpreter's start and the imports before the first hook.
     """
     now = time.monotonic()
     try:

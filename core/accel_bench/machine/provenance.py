@@ -1,4 +1,4 @@
-"""Versions of installed distributions, with the commit of a checkout."""
+"""Versions of installed distributions, with the git commit of an editable install."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def distribution_version(name: str) -> str:
 
 
 def commit_of(distribution: metadata.Distribution) -> str:
-    """Return an editable install's commit, or a digest of its sources; empty if not editable."""
+    """Return an editable install's commit, or a digest of its sources; empty for other installs."""
     folder = _editable_folder(distribution)
     if folder is None:
         return ""
@@ -92,14 +92,14 @@ def _sources(folder: Path) -> Iterator[Path]:
 
 
 def _is_generated(folder: Path) -> bool:
-    """Return whether a folder is hidden, or holds results or generated code, and no sources."""
+    """Return whether a folder is hidden, or has a name in GENERATED_FOLDERS and is no package."""
     if folder.name.startswith("."):
         return True
     return folder.name in GENERATED_FOLDERS and not (folder / "__init__.py").exists()
 
 
 def _editable_folder(distribution: metadata.Distribution) -> Path | None:
-    """Return the folder of an editable install, by the installer's record, or None."""
+    """Return the source folder of an editable install, or None for any other install."""
     try:
         record = json.loads(distribution.read_text("direct_url.json") or "{}")
     except ValueError:
@@ -110,7 +110,7 @@ def _editable_folder(distribution: metadata.Distribution) -> Path | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command; empty if it fails, or without git."""
+    """Return the output of a git command in a folder; empty if it fails or git is missing."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],

@@ -5,8 +5,8 @@
 The rank's process id is written to the descriptor.
 
 On Linux a process can adopt the orphans among its descendants. No process of a rank can therefore
-escape by leaving its session or by changing its environment. All of them end with the rank, and
-the rank ends with the parent, even if the parent is killed.
+escape by leaving its process session or changing its environment. All of them end with the rank,
+and the rank ends with the parent, even if the parent is killed.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 5.0
 def main(parent: int, report: int, command: list[str]) -> int:
     """Run the command until it ends; return its exit code (-N for signal N).
 
-    `parent` is the starting process's id. The command's id is written to the descriptor `report`.
+    `parent` is the parent's process id. The command's process id is written to descriptor `report`.
     """
     for number in (signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -53,7 +53,7 @@ def main(parent: int, report: int, command: list[str]) -> int:
 
 
 def reap(worker: int) -> int | None:
-    """Collect all ended children; return the worker's wait status, or None while it runs."""
+    """Collect all ended child processes; return the rank's wait status, or None while it runs."""
     status = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

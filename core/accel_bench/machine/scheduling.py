@@ -1,4 +1,4 @@
-"""Context managers that restore this process's scheduling, and end processes that a block left."""
+"""Context managers that restore this process's scheduling, or end processes that a block starts."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def restored_scheduling() -> Iterator[None]:
 def ended_children() -> Iterator[None]:
     """End the processes that the block has left running, and their orphans, after the block.
 
-    This works on Linux in the main thread, if all other threads are daemons. Elsewhere no process
-    is ended, since it is unknown who started it.
+    This works on Linux in the main thread, if all other threads are daemons. Otherwise nothing is
+    ended, since other threads or programs may have started those processes.
     """
     threads = (thread for thread in threading.enumerate() if not thread.daemon)
     if sys.platform != "linux" or [*threads] != [threading.current_thread()]:
@@ -112,7 +112,7 @@ def running_children() -> Iterator[int]:
 
 
 def _python_helpers() -> set[int]:
-    """Return the process id of Python's resource tracker, if it runs, as a set.
+    """Return a set of the process id of Python's resource tracker; empty if it does not run.
 
     The tracker computes nothing and ends with this program. Python warns if it ends earlier.
     """

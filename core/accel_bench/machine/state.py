@@ -136,7 +136,7 @@ class MachineState(Frozen):
 
 
 def used_by(state: MachineState, uuids: Iterable[str]) -> tuple[GPUState, ...]:
-    """Return the states of the GPUs with these uuids, in torch's or NVML's form."""
+    """Return the states of the GPUs whose uuids are given, in torch's or NVML's form of a uuid."""
     wanted = {uuid.removeprefix("GPU-").lower() for uuid in uuids}
     return tuple(gpu for gpu in state.gpus if gpu.uuid.removeprefix("GPU-").lower() in wanted)
 
@@ -148,7 +148,7 @@ def limits_in(mask: int) -> tuple[str, ...]:
 
 
 def other_process_reason(pid: int, name: str, uuid: str) -> str:
-    """Return the reason text for a process of another program that computes on a GPU."""
+    """Return a reason text: another program's process computes on the same GPU as the run."""
     return f"other_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 

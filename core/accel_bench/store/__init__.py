@@ -1,1 +1,1 @@
-"""Store of results: one SQLite file and a folder for each run; nothing is overwritten."""
+"""Store of results: a database and a folder of files for each run; nothing is overwritten."""

@@ -80,7 +80,7 @@ IDS_AT_ONCE = 500
 
 
 class Store:
-    """Results folder that is open, as `open_store` returns it; its methods raise StoreError."""
+    """Open store of results, a folder or a PostgreSQL database; its methods raise StoreError."""
 
     def __init__(self, opened: OpenDatabase) -> None:
         self.folder = opened.folder
@@ -123,8 +123,8 @@ class Store:
     def _write(
         self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
-        """Write a row in one transaction by `write`, again if the connection was lost before the
-        commit. `key` is the column that identifies the row, `columns` its values."""
+        """Run `write` in one transaction; run it once more if a lost connection prevented the
+        commit. `key` is the column that identifies the written row, `columns` its values."""
         same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
@@ -137,7 +137,7 @@ class Store:
     def add_together(self, records: Iterable[SessionRecord | Result], tag: str = "") -> None:
         """Store sessions and results in one transaction: all records, or none.
 
-        An existing session is unchanged. All results get `tag`.
+        An existing session is left unchanged. `tag` is a label that all these results get.
         """
         with self.changing() as connection:
             for record in records:
@@ -183,7 +183,7 @@ class Store:
         experiment_ids: Collection[str] | None = None,
         scenario: str | None = None,
     ) -> list[Result]:
-        """Return results by start, round, position, attempt, without corrupt results. All arguments
+        """Return intact results, sorted by start time, round, position and attempt. All arguments
         limit the runs; `conditions` are on columns of `schema.RUNS`."""
         chosen = [*conditions]
         if session is not None:
@@ -195,25 +195,24 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results of the given ids; every 500 ids are in the order of
-        `results`."""
+        """Return the intact results of these run ids, each 500 sorted as by `results`."""
         parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
         return [result for part in parts for result in part]
 
     def each(self, *conditions: ColumnElement[bool]) -> Iterator[tuple[str, Result | None]]:
-        """Yield id and result of each run in the order of `results`; None if it is unreadable."""
+        """Yield each run's id and result, sorted as by `results`; None for an unreadable result."""
         for columns in self._runs(*conditions):
             yield str(columns["run_id"]), readable(columns)
 
     def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the rows of each experiment and stack, corrupt rows included, in the order of
-        `results`; one experiment at a time is in memory."""
+        """Yield a list of rows for each experiment and stack, each sorted as by `results`, with
+        corrupt rows. Only one such list is in memory at a time."""
         names = [column.name for column in EXPERIMENTS]
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
-        """Return the listed columns of all runs, or of the `newest`; corrupt runs are marked."""
+        """Return the listed columns of all runs, or of the `newest`, with corrupt runs marked."""
         return self.list_rows(*conditions, newest=newest)[0]
 
     def list_rows(
@@ -263,7 +262,7 @@ class Store:
         return [or_(*(name == word for name in IDS)), *begins, *number]
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each run by run id, in the order of storing; empty for a server."""
+        """Return the short number of each run in a folder, by run id; empty for PostgreSQL."""
         if not self.on_sqlite:
             return {}
         query = select(RUNS.c.run_id, RUN_NUMBER.label("number"))
@@ -315,8 +314,8 @@ class Store:
             yield from sorted(rows, key=lambda columns: [text_of(columns[name]) for name in first])
 
     def _salvage(self, *conditions: ColumnElement[bool]) -> Iterator[Mapping[str, Any]]:
-        """Yield rows one by one after a damaged page stopped a query; an unreadable row is empty.
-        The ids come from the primary key's index, which lies on pages of its own."""
+        """Yield the rows of runs, read one by one after a damaged page has stopped a query. A row
+        that cannot be read is empty except for its id, which is read from an index."""
         ids = dict.fromkeys(row["run_id"] for row in self.fetch(select(RUNS.c.run_id)))
         for run_id in ids:
             query = self._reading.where(RUNS.c.run_id == run_id, *conditions)
@@ -365,10 +364,10 @@ def open_store(
 ) -> Iterator[Store]:
     """Open a results folder for the `with` block; with `write` it is created if missing.
 
-    `place` may be the address of a PostgreSQL database too: `postgresql+psycopg://user@host/name`;
-    files of its runs are in the folder `accel_bench_results`, or in `?folder=DIR`, and `options`
-    are settings of the server. A lost connection is retried for `timeout_seconds`, the time limit
-    of waiting for another writer.
+    `place` may also be the address of a PostgreSQL database: `postgresql+psycopg://user@host/name`.
+    `?folder=DIR` names the folder for files of its runs, by default `accel_bench_results`, and
+    `?options=` sets settings of the server. A connection is tried again, and another writer is
+    waited for, for `timeout_seconds`.
 
     Raises StoreError if there are no results, if the database is locked, unreadable, read-only or
     of another version, or if the disk is full. With `write`, an unreadable database file is

@@ -43,8 +43,8 @@ MAXIMUM_LETTERS = 10_000
 def derived_columns(result: Result) -> dict[str, Any]:
     """Return the values of all derived columns of a result; null for an unknown value.
 
-    An imported result has the status `imported` here, so that no condition on a status and no
-    figure of a group mixes it with measured results; its figures are `metrics` alone.
+    An imported result gets the status `imported`, which keeps it out of groups' means and of
+    conditions such as `status = ok`. Its figures are in the column `metrics` alone.
     """
     broken = [] if result.imported else audit(result)
     sources = _stated(result) if result.imported else _measured(result, broken)
@@ -60,7 +60,8 @@ def derived_columns(result: Result) -> dict[str, Any]:
 
 
 def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
-    """Return the objects from which a measured run's columns are read, by first part of a path."""
+    """Return the objects that `_read` searches for a measured run's columns, by name. `broken` are
+    the invariants that the run breaks."""
     audited = marked_degraded(result, broken)
     return {
         "result": result,
@@ -73,7 +74,7 @@ def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
 
 
 def _stated(result: Result) -> dict[str, Any]:
-    """Return the objects from which an imported run's columns are read, by first part of a path."""
+    """Return the objects that `_read` searches for an imported run's columns, by name."""
     scenario: dict[str, Any] = {}
     settings = result.experiment.scenario.model_dump(mode="json")
     for key in result.provenance.stated:
@@ -94,8 +95,8 @@ def _is_stated(key: str, result: Result) -> bool:
 
 
 def _options_of(result: Result) -> dict[str, Any]:
-    """Return settings without a column of their own by key, mostly plugin options, and the origin
-    of runs measured elsewhere."""
+    """Return the settings that have no column, mostly plugin options, by dotted key, and the origin
+    of a run that was not measured here."""
     generates = result.experiment.scenario.generates
     sections = {*SECTIONS} - (set() if generates else {"inference"})
     scenario = result.experiment.scenario.model_dump(mode="json", include=sections)
@@ -130,8 +131,7 @@ def _figures(result: Result) -> dict[str, Any]:
 
 
 def _throughput(result: Result) -> str | None:
-    """Return a run's throughput as JSON, which is read far faster than its samples; None if
-    unknown, too long, or out of JSON's range."""
+    """Return a run's throughput as JSON text; None if it is unknown, too long, or has NaN."""
     if (speed := run_throughput(result)) is None:
         return None
     try:
@@ -142,15 +142,15 @@ def _throughput(result: Result) -> str | None:
 
 
 def _mapping(values: Mapping[str, Any]) -> str:
-    """Return a mapping as JSON text, without values that exceed a database's limits."""
+    """Return a mapping as JSON text, without values that no database can hold; `{}` if too long."""
     texts = {_text(k): _text(v) if isinstance(v, str) else v for k, v in values.items()}
     stored = canonical_json({key: item for key, item in texts.items() if _storable(item)})
     return stored if len(stored) <= MAXIMUM_COLUMN_BYTES else "{}"
 
 
 def _read(sources: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of attributes and keys; `[0]` is a mapping's first key.
-    `sources` has the object for the path's first part. The value is None if a part is missing."""
+    """Return the value at a dotted path of attributes and keys, or None if a part is missing.
+    `sources` has the object of the first part; `x[0]` is the first key of the mapping `x`."""
     source, _, rest = path.partition(".")
     value = sources[source]
     for name in rest.split("."):
@@ -192,7 +192,6 @@ def _device(first: RankResult | None) -> dict[str, Any]:
 
 
 def _peak_memory(result: Result) -> float | None:
-    """Return the peak memory of the window in bytes: the largest of all ranks, as in tables."""
     measured = (metric for rank in result.ranks for metric in rank.metrics)
     peaks = (metric.value for metric in measured if metric.figure == "peak_memory")
     return max((peak for peak in peaks if peak is not None), default=None)

@@ -62,7 +62,7 @@ def list_runs(
 
 
 def _with_labels(rows: list[Cells], labels: dict[str, dict[str, list[str]]]) -> list[Cells]:
-    """Return the rows with columns `tags` and `notes`, each added only if any row has a value."""
+    """Return rows with the tags and notes in `labels`; a column without any text is left out."""
     for name, kind in LABEL_KINDS.items() if labels else ():
         given = {row["run_id"]: labels.get(row["run_id"], {}).get(kind, []) for row in rows}
         if any(given.values()):
@@ -82,7 +82,7 @@ def _cells(row: ListedRun, numbers: Mapping[str, int]) -> Cells:
 
 
 def _unfinished_run(folder: Path) -> Cells:
-    """Return the table row of an attempt without a result, from its job or its folder's name."""
+    """Return the table row of an attempt without a result, from the job file in its folder."""
     cells: Cells = {**dict.fromkeys(LIST_COLUMNS), "run_id": folder.name, "status": "unfinished"}
     try:
         text = read_text(folder / "job.json", MAXIMUM_JOB_BYTES, StoreError, "")
@@ -147,8 +147,8 @@ def add_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -
 
 
 def remove_labels(store: Store, identifier: str, kind: str, texts: Sequence[str]) -> list[str]:
-    """Remove tags or notes, as `kind` says, from the runs of an id; return the runs' ids. Raises
-    StoreError for an unknown id."""
+    """Remove tags or notes from the runs whose id, experiment or session is `identifier`. `kind` is
+    `tag` or `note`. Returns the ids of the runs. Raises StoreError for an unknown id."""
     run_ids = store.run_ids(identifier)
     mine = (LABELS.c.run_id.in_(run_ids), LABELS.c.kind == kind, LABELS.c.text.in_(list(texts)))
     with store.changing() as connection:

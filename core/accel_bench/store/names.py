@@ -28,7 +28,7 @@ IDENTITY = {
 """Columns that identify a run, with their types."""
 
 ALIASES = {"status": "audited_status", "model": "model.id"}
-"""Short names of columns."""
+"""Short names of columns, each with the full name."""
 
 OPTION_ALIASES = {"task": "task.use"}
 """Short names of options, each with the full name."""
@@ -107,7 +107,7 @@ class JsonField(Field):
         self._number = case((self._is_number, cast(value, Float(53))))
 
     def compare(self, sign: str, text: str) -> ColumnElement[bool]:
-        """Return the condition that compares the field with a user's value: a number, else text."""
+        """Return the condition that compares the field with `text`, as a number if it is one."""
         if sign == "~":
             return _like(self._text, text)
         if sign == "=":
@@ -118,7 +118,7 @@ class JsonField(Field):
         return and_(self._is_number, COMPARE[sign](self._number, number))
 
     def among(self, texts: Sequence[str]) -> ColumnElement[bool]:
-        """Return the condition that the field has one of the values; numbers compare as numbers."""
+        """Return the condition that the field has one of the values; 1 and 1.0 are equal."""
         truths = [spelt for text in texts for spelt in TRUTHS.get(text, ())]
         numbers = [number for text in texts if (number := _number(text)) is not None]
         others = [text for text in texts if text not in TRUTHS and _number(text) is None]
@@ -157,7 +157,7 @@ class LabelField(Field):
 
 
 def known_names() -> dict[str, type]:
-    """Return the names of all columns for users, with their types."""
+    """Return the names of all columns, as users write them, with their types."""
     names = {**IDENTITY, "status": str, **{column.name: column.kind for column in DERIVED}}
     names |= dict.fromkeys(COMPUTED, float)
     del names["audited_status"]
@@ -165,7 +165,7 @@ def known_names() -> dict[str, type]:
 
 
 def column_field(name: str) -> Field | None:
-    """Return the field of a column's or label's name; None for other names, such as an option's.
+    """Return the field of the column or label kind called `name`; None if there is none.
 
     The last part of a setting's name suffices if it is unique, and `optimizer` means
     `optimizer.use`. Raises StoreError for an ambiguous last part.
@@ -190,7 +190,7 @@ def column_field(name: str) -> Field | None:
 
 def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | None:
     """Return the field of an option `plugin.option` or metric `metrics.name`; None for other names.
-    `damaged` are ids of runs with invalid JSON, which PostgreSQL must skip; SQLite skips them
+    `damaged` are ids of runs whose invalid JSON PostgreSQL must skip; SQLite finds such runs
     itself."""
     name = OPTION_ALIASES.get(name, name)
     if not _OPTION.fullmatch(name):
@@ -202,14 +202,14 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _undamaged(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return a JSON column without the invalid texts of runs `damaged`, which stop a query."""
+    """Return a JSON column, null where invalid JSON (of runs `damaged`) would stop a query."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column
 
 
 def _converted(name: str, kind: type, text: str) -> Any:
-    """Return a user's value in the type `kind`. Raises StoreError about `name` for another type."""
+    """Return a user's text converted to the type `kind`. Raises StoreError if it does not fit."""
     if kind is str:
         return text
     if kind is bool:

@@ -23,7 +23,7 @@ Faults = Callable[[], AbstractContextManager[None]]
 
 
 class OpenDatabase(NamedTuple):
-    """Open database, with the folder of its runs."""
+    """Open database, with the folder for files of its runs."""
 
     folder: Path
     engine: Engine
@@ -51,7 +51,7 @@ def opened_database(
 
 @contextmanager
 def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
-    """Open a PostgreSQL database for the `with` block."""
+    """Open a PostgreSQL database for the `with` block; `place` is its address."""
     address = postgresql.parse_address(place)
     root = _results_folder(address.folder, write)
     engine = postgresql.connect(address, write=write, timeout_seconds=timeout_seconds)
@@ -73,7 +73,7 @@ def _on_server(place: str, write: bool, timeout_seconds: float) -> Iterator[Open
 
 @contextmanager
 def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[OpenDatabase]:
-    """Open the database of a results folder for the `with` block."""
+    """Open the SQLite database of a results folder for the `with` block."""
     root = _results_folder(folder, write)
     path = root / sqlite.FILE_NAME
     faults = partial(sqlite.named_faults, path)
@@ -100,7 +100,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
 
 @contextmanager
 def _bound(faults: Faults) -> Iterator[None]:
-    """Turn a database's errors, and an error for text that is not UTF-8, into StoreError."""
+    """Turn errors in the block that `faults` converts, and non-UTF-8 text, into StoreError."""
     try:
         with faults():
             yield
@@ -112,8 +112,8 @@ def _bound(faults: Faults) -> Iterator[None]:
 
 
 def _results_folder(folder: Path, write: bool) -> Path:
-    """Return the results folder with links resolved, so that all files stay inside; with `write`
-    create it. Raises StoreError with the reason."""
+    """Return the absolute results folder without symbolic links; with `write` create it. Raises
+    StoreError if that fails, or if the name is not UTF-8."""
     another = "choose another folder with --results"
     try:
         root = folder.resolve()

@@ -23,7 +23,7 @@ RETRY_SECONDS = 0.5
 
 
 class ConnectionLostError(StoreUnavailableError):
-    """Loss of the server in the middle of a transaction, which it may have committed."""
+    """Error for a connection lost in a transaction, which may or may not be committed."""
 
 
 class Address(NamedTuple):
@@ -66,9 +66,8 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Return an SQLAlchemy engine without opening it; without `write` it only reads. `options` of
-    the address are the server's settings, in addition to the store's settings. Raises StoreError if
-    the driver is missing."""
+    """Return an SQLAlchemy engine without opening it; without `write` it only reads. `options` in
+    the address are further settings of the server. Raises StoreError if the driver is missing."""
     query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
     given = query.get("options", ())
     # Of a setting that is given twice the last one holds.
@@ -85,7 +84,7 @@ def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
 
 
 def connect_again(engine: Engine, seconds: float) -> Connection:
-    """Return a connection; if the server was lost, try again for `seconds`, then raise."""
+    """Return a connection; retry for `seconds` if the server cannot be reached, then raise."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -98,7 +97,7 @@ def connect_again(engine: Engine, seconds: float) -> Connection:
 
 @contextlib.contextmanager
 def named_faults(place: str) -> Iterator[None]:
-    """Turn errors of the server or the driver into StoreError with the address and the reason."""
+    """Turn errors of server or driver in the block into StoreError with address and reason."""
     try:
         yield
     except IntegrityError as error:

@@ -69,8 +69,8 @@ def model_ids(store: Store) -> set[str]:
 
 
 def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
-    """Return an option's field, restricted to runs whose JSON PostgreSQL can parse. PostgreSQL
-    before version 16 has no test for this, so all JSON is parsed once."""
+    """Return the field `option` called `name`, without runs whose JSON PostgreSQL cannot parse. If
+    a query on the field fails, all rows are read once to find those runs."""
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
     except StoreUnavailableError:
@@ -81,9 +81,9 @@ def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
 def group_runs(
     store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[dict[str, Any]]:
-    """Return a row for each combination of the values of the columns or options `names`. `runs` is
-    the number of all runs, `completed` the number of runs that enter the figures. Raises StoreError
-    for an unknown name, and for tags and notes."""
+    """Return a row for each combination of the values of the columns or options `names`. A row's
+    `runs` counts all runs, `completed` those in the figures. Raises StoreError for an unknown name,
+    and for tags and notes."""
     fields = [field_of(store, name) for name in names]
     if not fields:
         raise StoreError("runs are grouped by at least one column, such as stack")
@@ -110,8 +110,8 @@ def group_runs(
 
 
 def leave_out_damaged(store: Store, conditions: list[ColumnElement[bool]]) -> list[str]:
-    """Add to `conditions` the exclusion of runs whose columns do not match their checksum; return
-    their ids. Ids that are not UTF-8 are compared by their bytes."""
+    """Extend `conditions` to exclude runs whose columns do not match their checksum; return the ids
+    of these runs. An id that is not UTF-8 is compared by its bytes."""
     rows = store.fetch(select(*within_limits(RUNS, store.on_sqlite)).where(*conditions))
     ids = [str(row["run_id"]) for row in rows if not intact(row)]
     odd = [run_id for run_id in ids if not _is_utf8(run_id)]
@@ -139,7 +139,6 @@ def _named(row: dict[str, Any], fields: Sequence[Field]) -> dict[str, Any]:
 
 
 def _place(key: Any) -> tuple[str, Any]:
-    """Return the key that sorts groups: numbers, then texts, then missing values."""
     kind = "none" if key is None else "text" if isinstance(key, str) else "number"
     return kind, "" if key is None else key
 

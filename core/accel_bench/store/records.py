@@ -90,7 +90,7 @@ def redact_result(result: Result) -> Result:
 
 
 class RunRecord(NamedTuple):
-    """Result in its stored form."""
+    """Row and compressed documents in which a result is stored."""
 
     columns: Columns
     """Row of the table `runs`."""
@@ -132,7 +132,7 @@ def insert_run(connection: Connection, record: RunRecord) -> None:
 
 
 def label_columns(run_id: str, kind: str, text: str) -> Columns:
-    """Return the row of a new tag or note, as `kind` says, with the present time."""
+    """Return the row of a tag or note added now; `kind` is `tag` or `note`."""
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {"run_id": run_id, "kind": kind, "text": text, "added_at": now}
 
@@ -171,7 +171,7 @@ def _detach_samples(window: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
-    """Return the result of a row. Raises StoreError for a damaged or unreadable row."""
+    """Return the result stored in a row. Raises StoreError for a damaged or unreadable row."""
     if problem := problem_of(columns):
         raise StoreError(problem)
     try:
@@ -185,9 +185,9 @@ def to_result(columns: Mapping[str, Any], with_samples: bool = True) -> Result:
 
 
 def parse_result(payload: str) -> Result:
-    """Return the result of a JSON text. Raises ValueError for an invalid text.
+    """Return the result that a JSON text holds. Raises ValueError for an invalid text.
 
-    The experiment, most of the text, is parsed once for all its runs, which share the object.
+    The experiment, most of the text, is parsed once. All results of an experiment share the object.
     """
     before, mark, behind = payload.partition(EXPERIMENT)
     text, found_too, rest = behind.partition(BEHIND_EXPERIMENT)
@@ -211,7 +211,7 @@ def _shared_experiment(text: str) -> Experiment:
 
 
 def _parse(model: type[ModelT], payload: str) -> ModelT:
-    """Return the model of a JSON text. Raises ValueError, also for numbers out of range."""
+    """Return JSON parsed as `model`. Raises ValueError, also for numbers out of range."""
     parsed = model.model_validate_json(payload)
     _check_numbers(payload)
     return parsed
@@ -237,7 +237,7 @@ def _decompress(content: bytes) -> str:
 
 
 def readable(columns: Mapping[str, Any], with_samples: bool = True) -> Result | None:
-    """Return the result of a row, or None for a damaged or unreadable row."""
+    """Return the result stored in a row, or None for a damaged or unreadable row."""
     try:
         return to_result(columns, with_samples)
     except StoreError:

@@ -103,10 +103,10 @@ def _checksum(values: list[Any]) -> str:
 
 
 def intact(columns: Mapping[str, Any]) -> bool:
-    """Return whether a row matches its checksum, and a run's document and samples match theirs.
+    """Return whether a row matches its checksum, and its document and samples match their checksum.
 
-    The columns are in the order of `schema.within_limits`; computed columns, and columns of another
-    table, stand after the checksum.
+    The columns must be in the order of `schema.within_limits`. Columns behind `checksum`, such as
+    computed ones, are ignored.
     """
     values, checksum = [*columns.values()], columns["checksum"]
     try:
@@ -190,14 +190,14 @@ def origin_of(columns: Mapping[str, Any]) -> str:
 
 
 def counted(options: Any) -> str:
-    """Return the plural noun for a run's counted elements, from its column `options`."""
+    """Return the plural noun for a run's counted elements, such as `tokens`, from its options."""
     noun = _mapping(options).get(COUNTS)
     return noun if isinstance(noun, str) else TOKENS
 
 
 def stored_audit(columns: Mapping[str, Any]) -> tuple[tuple[str, str], ...] | None:
-    """Return name and figures of each invariant that a run's stored audit found broken. It is None
-    if another version made the audit."""
+    """Return name and figures of each invariant that a run's stored audit found broken. The result
+    is None if the audit is unreadable or was made by another version of the audit."""
     if columns["figures_version"] != FIGURES_VERSION:
         return None
     try:

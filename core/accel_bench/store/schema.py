@@ -66,8 +66,8 @@ class DerivedColumn:
 
 
 def _derived(kind: type, source: str, names: str, prefix: str = "") -> list[DerivedColumn]:
-    """Return derived columns of type `kind`, one for each word of `names`: a path, or `name=path`.
-    `source` begins each path, `prefix` each name."""
+    """Return derived columns of one type. Each word of `names` is NAME or NAME=PATH; the column is
+    called `prefix` + NAME, and its value is at `source`.PATH, by default `source`.NAME."""
     pairs = (word.partition("=") for word in names.split())
     return [
         DerivedColumn(prefix + name, kind, f"{source}.{path or name}") for name, _, path in pairs
@@ -243,10 +243,10 @@ RUN_NUMBER: ColumnElement[int] = literal_column("runs.rowid")
 
 
 def within_limits(table: Table, untyped: bool, document: str = "") -> list[ColumnElement[Any]]:
-    """Return the columns of a table, with too long texts truncated so that they fail the checksum.
+    """Return the columns of a table; too long texts are truncated, and thus fail the checksum.
 
-    `document` is a column that may be longer. With `untyped`, as in SQLite, any column may hold a
-    text. Columns are sorted by name, as checksums take them, and the checksum is last.
+    The column `document` may be longer than others. `untyped` is true for SQLite, where any column
+    may hold a text. Columns are sorted by name, as checksums need them, and the checksum is last.
     """
 
     def limited(column: Column[Any]) -> ColumnElement[Any]:
@@ -268,14 +268,13 @@ def within_limits(table: Table, untyped: bool, document: str = "") -> list[Colum
 
 
 def _content(table: Table, name: str) -> ColumnElement[Any]:
-    """Return the SQL expression `name` of a compressed document; null if missing or too large."""
     fits = func.length(table.c.content) <= MAXIMUM_PAYLOAD_BYTES
     return case((fits, table.c.content), else_=null()).label(name)
 
 
 @cache
 def reading(untyped: bool) -> Select[Any]:
-    """Return the query for all runs with documents and samples; `untyped` as `within_limits`."""
+    """Return the query for all runs with documents and samples; `untyped` is true for SQLite."""
     contents = _content(DOCUMENTS, "result"), _content(SAMPLES, "samples")
     return (
         select(*within_limits(RUNS, untyped), *contents)

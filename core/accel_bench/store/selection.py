@@ -44,20 +44,21 @@ NamedRun = Mapping[str, Any]
 
 
 def command_of(session: str) -> str:
-    """Return the id of a session's command: the session's id up to the dot."""
+    """Return the id that all sessions of one command share: a session's id up to the dot."""
     return session.partition(".")[0]
 
 
 def select_pairs(
     a: str, b: str, store: Store, store_b: Store | None = None
 ) -> list[tuple[Runs, Runs]]:
-    """Return the runs of A and B for each sweep point that both have.
+    """Return pairs of lists, the runs of A and of B, for each sweep point that both have.
 
-    If A and B have one sweep point each, these are paired even if they differ. A word is a stack's
-    name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for all sessions), or the
-    beginning of the id of an experiment or a run. A bare name means the newest command that ran
-    both stacks, else the newest command that ran the stack. `store_b` is B's store, if it is
-    another store. Raises StoreError for an unknown or ambiguous word, and without a common point.
+    If A and B have one sweep point each, these are paired even if they differ. The words `a` and
+    `b` are each a stack's name (`nf4`), a stack's name within sessions (`SESSION/nf4`, `/nf4` for
+    all sessions), or the beginning of the id of an experiment or a run. A bare name means the
+    newest command that ran both stacks, else the newest command that ran the stack. `store_b` is
+    B's store, if it is another one. Raises StoreError for an unknown or ambiguous word, and if A
+    and B share no point.
     """
     left, right = _candidates(store, a), _candidates(store_b or store, b)
     command = None
@@ -93,10 +94,11 @@ def select_runs(store: Store, text: str = "") -> Runs:
 def select_experiments(
     store: Store, *conditions: ColumnElement[bool]
 ) -> tuple[list[ExperimentRuns], dict[str, str]]:
-    """Return experiments of intact runs in the order of their first runs, and baselines by session.
+    """Return experiments of intact runs in the order of their first runs, and the name of each
+    session's baseline by session id.
 
-    One experiment at a time is read and kept without its samples, so that a store of any size can
-    be read; most samples are not even parsed.
+    Only one experiment's samples are in memory at a time, so that a store of any size can be read;
+    most samples are not even parsed.
     """
     again = store.results(RUNS.c.replaces != "", *conditions)
     entries = []
@@ -124,12 +126,11 @@ def result_by_experiment(store: Store, rows: Sequence[Mapping[str, Any]]) -> dic
 
 
 def _with_samples(rows: Mapping[str, Mapping[str, Any]], run: Result) -> Result:
-    """Return the run with its samples, which are read from its row if `rows` has the run."""
     return (readable(rows[run.run_id]) if run.run_id in rows else None) or run
 
 
 def _candidates(store: Store, word: str) -> list[NamedRun]:
-    """Return all runs that a word may mean; only columns are read."""
+    """Return the columns of all runs that a word may mean; their results are not read."""
     session, slash, name = word.rpartition("/")
     conditions = [RUNS.c.stack == (name if slash else word)]
     if slash and session:
@@ -168,7 +169,7 @@ def _named(store: Store, conditions: Sequence[ColumnElement[bool]]) -> list[Name
 
 
 def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
-    """Return the results of named runs. Raises StoreError if no result can be read."""
+    """Return the results of the given runs. Raises StoreError if no result can be read."""
     ids = [run["run_id"] for run in named]
     results = store.with_ids(ids)
     if not results:
@@ -177,7 +178,7 @@ def _read(store: Store, named: Sequence[NamedRun]) -> Runs:
 
 
 def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None) -> list[NamedRun]:
-    """Return runs of one command: the given one, else for a bare stack's name the newest."""
+    """Return `runs`; if `word` is a stack's name, only those of `command` or the newest command."""
     if any(run["stack"] != word for run in runs):
         return runs
     command = command or max(runs, key=itemgetter("started_at"))["command"]
@@ -185,8 +186,8 @@ def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None)
 
 
 def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
-    """Return the results of a word's candidates `runs`; for a bare stack's name only one command's
-    runs, with resumed rounds."""
+    """Return the results of `runs`, the candidates for a word. If the word is a bare stack's name,
+    they are of one command, with the rounds that it resumed."""
     results = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
         return results
@@ -194,7 +195,7 @@ def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey 
 
 
 def with_resumed(store: Store, runs: Runs, sessions: Sequence[SessionRecord]) -> Runs:
-    """Return `runs`, preceded by the runs of earlier sessions that `sessions` resumed."""
+    """Return `runs`, preceded by the earlier runs that a session with `--resume` continued."""
     if not any("--resume" in session.command for session in sessions):
         return runs
     own = {run.session for run in runs}

@@ -74,15 +74,15 @@ def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
 def writing(engine: Engine) -> Engine:
     """Return an engine whose transactions take the write lock at their start.
 
-    A transaction that begins as a reader and then writes cannot wait for the lock, but fails.
+    SQLite refuses the lock without waiting if the transaction has already read.
     """
     return engine.execution_options(immediate=True)
 
 
 def enable_wal(engine: Engine, timeout_seconds: float) -> None:
-    """Enable concurrent readers beside a writer (WAL); the file stores the mode.
+    """Enable WAL mode, in which others read while one process writes; the file stores the mode.
 
-    SQLite does not wait for the lock that this takes, so concurrent processes retry.
+    SQLite does not wait for the lock that this change needs, so it is retried until the time limit.
     """
     deadline = time.monotonic() + timeout_seconds
     while True:
@@ -98,7 +98,7 @@ def enable_wal(engine: Engine, timeout_seconds: float) -> None:
 
 @contextlib.contextmanager
 def named_faults(path: Path) -> Iterator[None]:
-    """Turn errors of the database or the disk into StoreError with the file and the reason."""
+    """Turn database and disk errors in the block into StoreError with the file and the reason."""
     try:
         with naming_the_file(path):
             yield
@@ -157,7 +157,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _named(path: Path, reason: BaseException) -> StoreError:
-    """Return the StoreError for a database's problem, with the problem and the remedy."""
+    """Return the StoreError for an SQLite error, with the file, the error's text and a remedy."""
     problem = str(reason)
     if _is(reason, _BROKEN):
         return BrokenDatabaseError(f"{path} cannot be read as a results database: {problem}")

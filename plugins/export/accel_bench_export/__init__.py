@@ -1,1 +1,1 @@
-"""Export of a stack and a scenario's work as a configuration of another training program."""
+"""Conversion of stacks and scenarios to configurations of other training programs, and back."""

@@ -73,8 +73,7 @@ def export(options: ExportOptions) -> None:
 
 
 def _chosen(options: ExportOptions) -> tuple[Stack, Scenario | None, list[str]]:
-    """Return the stack to export, the scenario whose work is exported or None, and remarks on it in
-    sentences.
+    """Return the stack to export, its scenario or None, and remarks for the file's comments.
 
     Raises ScenarioError if the options exclude each other or name no such stack, and StoreError for
     an unknown run.

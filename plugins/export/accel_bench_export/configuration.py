@@ -1,5 +1,7 @@
-"""Translation of a stack, and of the work (model, data, task, training) of a scenario, into
-settings of another training program."""
+"""Translation of a stack, and of a scenario's work, into settings of another training program.
+
+The work of a scenario is what it trains: model, adapter, data, task and training settings.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ SECTIONS = ("task", "model", "train")
 
 @dataclass
 class Part:
-    """Part of a configuration with the settings of one origin, such as a plugin."""
+    """Part of a configuration: the settings and comments for one plugin or section."""
 
     title: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -65,11 +67,10 @@ class Configuration:
 def configuration(
     name: str, stack: Stack, scenario: Scenario | None, remarks: Sequence[str] = ()
 ) -> Configuration:
-    """Return the configuration of a training program for a stack, and for a scenario's work if
-    given.
+    """Return the configuration of the training program `name` for a stack and a scenario.
 
-    `name` is the program's. Without a scenario, the result has only the stack's changes. `remarks`
-    are sentences on the work. Raises ScenarioError for an unknown program.
+    Without a scenario, it has only the stack's changes. `remarks` are sentences that become
+    comments. Raises ScenarioError for an unknown program.
     """
     trainer = read_trainer(name)
     parts = []
@@ -94,14 +95,15 @@ def configuration(
 
 
 def translated(trainer: str, use: Use, **own: Any) -> Translation:
-    """Return a plugin's options as settings of the program named `trainer`; `own` are further keys
-    of its scenario section."""
+    """Return a plugin's options as settings of the program `trainer`.
+
+    `own` are keys that the scenario section has beside the plugin's options, and their values.
+    """
     return translate(rules_of(use.use, trainer), {**full_options(use), **own})
 
 
 def full_options(use: Use) -> dict[str, Any]:
-    """Return a plugin's options with defaults; only the written options if the plugin is not
-    installed."""
+    """Return a plugin's options with defaults, or without them if it is not installed."""
     try:
         kind = load_class(use.use)
     except PluginError:
@@ -110,8 +112,7 @@ def full_options(use: Use) -> dict[str, Any]:
 
 
 def _parallelizes(stack: Stack) -> bool:
-    """Return whether a plugin of a stack, in place of the scenario's `parallel`, distributes the
-    training."""
+    """Return whether a plugin of the stack replaces the scenario's `parallel` plugin."""
     kinds = []
     for use in stack.uses:
         with suppress(PluginError):
@@ -132,7 +133,7 @@ def _work_parts(
 ) -> Iterator[Part]:
     """Yield the parts of a scenario's work: fixed settings, sections, and the plugins of `slots`.
 
-    `name` is the program's, and `remarks` become comments.
+    `name` is the name of the program `trainer`, and `remarks` become comments.
     """
     values = dict(dotted(scenario.model_dump(mode="json")))
     notes = [trainer.always_note] if trainer.always_note else []
@@ -178,10 +179,10 @@ def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[
 
 
 def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collection[str]) -> Part:
-    """Return the configuration part of the plugin of a scenario section `slot`, with the section's
-    own keys.
+    """Return the configuration part for the scenario section `slot`: its plugin and its own keys.
 
-    `covered` are the dotted keys that another part contains.
+    `name` is the name of the program `trainer`. `covered` are dotted keys of the scenario that
+    another part has translated.
     """
     own = use.model_dump(mode="json", exclude={"use", "options"})
     own = {key: value for key, value in own.items() if key in type(use).owned_keys()}
@@ -196,7 +197,10 @@ def _slot_part(name: str, trainer: Trainer, slot: str, use: Use, covered: Collec
 
 
 def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
-    """Return the configuration part of the settings that a stack changes in any scenario."""
+    """Return the part with the settings that a stack changes, translated without a scenario.
+
+    `name` is the name of the program `trainer`.
+    """
     translation = translate(trainer.work, stack.settings)
     part = Part("the stack's settings", translation.settings, list(translation.notes))
     for slot in SLOTS:
@@ -225,11 +229,11 @@ def _settings_part(name: str, trainer: Trainer, stack: Stack) -> Part:
 def _use_part(
     name: str, trainer: Trainer, use: Use, title: str = "", **own: Any
 ) -> tuple[Part, set[str]]:
-    """Return the configuration part of a plugin, and the names of the options that its settings or
-    notes cover.
+    """Return the configuration part of a plugin, and the names of the options that it translates.
 
-    `own` are further keys of its scenario section, and `title` is the part's, by default the
-    plugin's name. Options without a counterpart are listed as comments.
+    `name` is the name of the program `trainer`. `own` are keys that the scenario section has beside
+    the plugin's options. `title` is the part's title, by default the plugin's name. Options without
+    a counterpart are listed as comments.
     """
     translation = translated(name, use, **own)
     part = Part(title or f"stack: {use.use}", translation.settings, list(translation.notes))

@@ -40,8 +40,7 @@ class Equivalent(Frozen):
     """Remaining difference between the programs, in a sentence."""
 
     def settings(self, trainer: str) -> dict[str, JsonValue] | None:
-        """Return the settings of one program by dotted key, or None if `to` does not name the
-        program."""
+        """Return the settings of one program by dotted key, or None if `to` lacks the program."""
         named = [own for names, own in self.to.items() if trainer in programs(names)]
         return {key: value for own in named for key, value in own.items()} if named else None
 
@@ -54,8 +53,7 @@ class Equivalents(Frozen):
 
 
 def declared(plugin: str) -> tuple[Equivalent, ...]:
-    """Return the equivalents (counterparts in other programs) of a plugin, an empty tuple if it has
-    none.
+    """Return a plugin's declared counterparts in other programs; empty if it has none.
 
     Raises ScenarioError for an unusable file.
     """
@@ -63,19 +61,23 @@ def declared(plugin: str) -> tuple[Equivalent, ...]:
 
 
 def declaring_plugins() -> tuple[str, ...]:
-    """Return the names of all plugins with equivalents. Raises ScenarioError for an unusable
-    file."""
+    """Return the names of all plugins with declared counterparts.
+
+    Raises ScenarioError for an unusable file.
+    """
     return tuple(_all_declared(tuple(preset_roots())))
 
 
 def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
-    """Return the rules that translate a plugin's options for the program `trainer`. Raises
-    ScenarioError for an unusable file."""
+    """Return the rules that translate a plugin's options for the program `trainer`.
+
+    Raises ScenarioError for an unusable file.
+    """
     return tuple(rules_among(declared(plugin), trainer))
 
 
 def rules_among(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
-    """Yield the translation rules for the program `trainer` that a plugin's equivalents contain."""
+    """Yield the rules for the program `trainer` that are made of a plugin's equivalents."""
     for equivalent in equivalents:
         if (settings := equivalent.settings(trainer)) is not None:
             yield Rule(
@@ -90,8 +92,7 @@ def programs(names: str) -> list[str]:
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return the equivalents of each plugin, from the first of the folders `roots` that has any for
-    it."""
+    """Return each plugin's equivalents from the first of the folders `roots` that has any."""
     merged: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():

@@ -11,8 +11,7 @@ from accel_bench_export.writing import plain_text, settings_text
 
 
 def equivalents(plugin: str) -> list[dict[str, Any]]:
-    """Return a table row for each declared counterpart of a plugin: program, setting, condition,
-    note.
+    """Return table rows for a plugin's counterparts: program, setting, condition, note.
 
     Raises ScenarioError for an unusable file.
     """
@@ -30,8 +29,7 @@ def equivalents(plugin: str) -> list[dict[str, Any]]:
 
 
 def _condition(one: Equivalent) -> str:
-    """Return an equivalent's condition in words, such as `backend: inductor or eager, not mode:
-    default`."""
+    """Return an equivalent's condition in words, such as `backend: inductor or eager`."""
     held = [*_alternatives(one.when), *(f"not {text}" for text in _alternatives(one.unless))]
     return ", ".join(held)
 

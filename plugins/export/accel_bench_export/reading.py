@@ -22,7 +22,7 @@ NO_COUNTERPART = "no installed plugin is its counterpart"
 """Reason why a setting is left out."""
 
 MOST_STEPS = 1000
-"""Largest number of steps that is imported, since a benchmark needs only a few."""
+"""Largest number of steps that is imported; a longer training is not taken over."""
 
 STEPS = "measure.steps"
 
@@ -52,8 +52,7 @@ class ReadConfiguration:
 
 
 def read_configuration(path: Path) -> ReadConfiguration | None:
-    """Return the translated configuration in a file, or None if no known program's settings are in
-    it.
+    """Return the translation of a file's settings, or None if they belong to no known program.
 
     Raises ImportFileError for a pickle, since reading one can run code.
     """
@@ -68,8 +67,7 @@ def read_configuration(path: Path) -> ReadConfiguration | None:
 
 
 def _program_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name of the program whose settings `data` has most of, or None if it has no known
-    ones."""
+    """Return the name of the program that recognizes most keys of `data`, or None if none does."""
     known = {name: read_trainer(name).recognized for name in readable_names()}
     counts = {name: sum(key in data for key in keys) for name, keys in known.items()}
     best = max(counts, key=lambda name: counts[name], default=None)
@@ -115,10 +113,10 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
 
 
 def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str]) -> dict[str, Any]:
-    """Return the settings that a file states, by the names that the rules use.
+    """Return the settings that a file states, with aliases replaced by the usual names.
 
-    `data` is the file's content. Null turns a switch off. A null of other settings is ignored,
-    except of `nullable` settings.
+    `data` is the file's content. A null turns a switch off, is kept for `nullable` settings, and is
+    ignored for all others.
     """
     said = {}
     for key, value in data.items():
@@ -132,15 +130,16 @@ def _given(trainer: Trainer, data: Mapping[str, Any], nullable: Collection[str])
 
 
 def _nullable(name: str) -> set[str]:
-    """Return the names of the settings for which null is a meaningful value in the program
-    `name`."""
+    """Return the names of settings for which null has a meaning in the program `name`."""
     rules = (rule for plugin in declaring_plugins() for rule in rules_of(plugin, name))
     return {key for rule in rules for key, value in rule.set.items() if value is None}
 
 
 def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings `given` in a file together with the program's defaults; nested keys also
-    appear as dotted keys."""
+    """Return the program's defaults, replaced by the settings `given` in a file.
+
+    The result has each nested setting also under its dotted key.
+    """
     whole = {**trainer.defaults, **given, **dict(dotted(given))}
     for key, (other, factor) in trainer.multiples.items():
         if key not in given and isinstance(base := whole.get(other), int | float):
@@ -152,16 +151,14 @@ def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings with each value replaced by the equivalent value that the rules know, if
-    any."""
+    """Return settings with values replaced by equivalent values, as `trainer.alike` lists them."""
     return {
         key: trainer.alike.get(key, {}).get(str(value), value) for key, value in settings.items()
     }
 
 
 def _keys_of(trainer: Trainer, option: str) -> set[str]:
-    """Return the names of a program's settings that hold the dotted key `option` of the
-    scenario."""
+    """Return the names of a program's settings whose value is the scenario's `option` alone."""
     rules = [rule for rule in trainer.work if option in rule.options]
     return {key for rule in rules for key, value in rule.set.items() if value == f"{{{option}}}"}
 
@@ -169,11 +166,11 @@ def _keys_of(trainer: Trainer, option: str) -> set[str]:
 def _plugin_in(
     plugin: str, name: str, trainer: Trainer, settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return a plugin's options that settings state, and the keys of these settings; both are empty
-    if the plugin is not used.
+    """Return a plugin's options, and the keys of the program's settings that state them.
 
-    `name` is the program's. The plugin is used if one of its rules with fixed settings, not all
-    null, is recognized.
+    Both are empty if the settings do not use the plugin. They use it if they have all fixed
+    settings of one of its rules, which are not all null. `name` is the name of the program
+    `trainer`.
     """
     rules = rules_of(plugin, name)
     best: tuple[dict[str, Any], set[str]] = {}, set()
@@ -185,8 +182,7 @@ def _plugin_in(
 
 
 def _slot_of(plugin: str) -> str:
-    """Return the scenario section that a plugin fills, or an empty string for a plugin of a
-    stack."""
+    """Return the scenario section that a plugin fills; empty for a plugin of a stack."""
     if known := shipped().get(plugin):
         return next(iter(known.fills), "")
     try:
@@ -198,11 +194,10 @@ def _slot_of(plugin: str) -> str:
 def _left_out(
     trainer: Trainer, given: Mapping[str, Any], used: set[str], rules: Sequence[Rule]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each setting that is left out, also within a section, with the reason. Settings without
-    effect are skipped.
+    """Yield the dotted key of each setting that is not imported, with the reason.
 
-    `given` are the file's settings, `used` the keys that were translated, and `rules` the rules
-    that translated them.
+    Settings without effect are skipped. `given` are the file's settings, `used` the keys that were
+    translated, and `rules` the rules that translated them.
     """
     for key, value in given.items():
         if key in used:
@@ -226,8 +221,7 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _unread(key: str, value: Any, rules: Sequence[Rule]) -> list[str]:
-    """Return the paths of the parts of a setting's value that no rule reads, such as `key.part` or
-    `key[0]`."""
+    """Return paths such as `key.part` or `key[0]` for the parts of a value that no rule reads."""
     shapes = [rule.set[key] for rule in rules if key in rule.set and fits(rule.set[key], value)]
     parts = [[*unread(shape, value, key)] for shape in shapes]
     return [path for path in parts[0] if all(path in part for part in parts)] if parts else []

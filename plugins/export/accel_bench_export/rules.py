@@ -28,8 +28,10 @@ class Expression(str):
 
 
 class Rule(Frozen):
-    """Settings of another program that stand for options of a scenario or plugin, under a condition
-    on the options."""
+    """Settings of another program that correspond, under conditions, to options of a plugin.
+
+    In rules on a scenario, the options are dotted keys of the scenario.
+    """
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
     """Required values of options, all of which must match; a list holds alternatives. `prompt.0` is
@@ -66,7 +68,7 @@ class Rule(Frozen):
 
 @dataclass
 class Translation:
-    """Settings of another program that a set of options is translated to."""
+    """Result of translating options: settings of another program, and remaining differences."""
 
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings by dotted key."""
@@ -79,8 +81,10 @@ class Translation:
 
 
 def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
-    """Return the settings, notes and covered options of all rules that hold for `options`; a later
-    rule replaces earlier values."""
+    """Return settings, notes and covered options of all rules whose conditions hold.
+
+    A later rule replaces values of an earlier rule.
+    """
     result = Translation()
     for rule in rules:
         if not rule.holds(options):
@@ -97,11 +101,11 @@ def translate(rules: Iterable[Rule], options: Mapping[str, Any]) -> Translation:
 def recognize(
     rules: Iterable[Rule], settings: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return the options that the settings of another program express, and the keys of these
-    settings.
+    """Return the options that a program's settings express, and the keys of those settings.
 
-    `settings` are by dotted key. A rule is recognized by its fixed settings. Rules without fixed
-    settings are read last. A rule is skipped if it contradicts the options of an earlier rule.
+    `settings` are by dotted key. A rule applies if `settings` have all its fixed settings. Rules
+    without fixed settings are applied last. A rule is skipped if it contradicts the options of an
+    earlier rule.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
@@ -126,8 +130,7 @@ def recognize(
 
 
 def _matches(options: Mapping[str, Any], key: str, wanted: JsonValue) -> bool:
-    """Return whether the option `key`, or an item such as `betas.0`, is present with the wanted
-    value or one of a list of them."""
+    """Return whether the option `key`, such as `betas.0`, has a wanted value (or one of a list)."""
     known = key in options or ITEM.sub("", key) in options
     return known and _is_one(_option(options, key), wanted)
 
@@ -155,8 +158,7 @@ def _option(options: Mapping[str, Any], name: str) -> Any:
 
 
 def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with items such as `betas.0` joined to lists. Items of an incomplete list are
-    dropped."""
+    """Return options with items such as `betas.0` joined to lists; incomplete lists are dropped."""
     lists: dict[str, dict[int, Any]] = {}
     for name, value in options.items():
         if ITEM.search(name):
@@ -169,8 +171,7 @@ def _with_lists(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
-    """Return a rule's value with placeholders replaced by options, or None if an option is
-    missing."""
+    """Return a rule's value with options in place of placeholders; None if an option is missing."""
     if isinstance(value, dict):
         filled = {key: _filled(item, options) for key, item in value.items()}
         return {key: item for key, item in filled.items() if item is not None}
@@ -187,13 +188,12 @@ def _filled(value: JsonValue, options: Mapping[str, Any]) -> Any:
 
 
 def _plain(value: JsonValue) -> JsonValue:
-    """Return a rule's value with doubled braces, which stand for the program's own, made single."""
+    """Return a rule's value with `{{` and `}}` replaced by single braces."""
     return value.replace("{{", "{").replace("}}", "}") if isinstance(value, str) else value
 
 
 def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
-    """Yield the paths of the parts of a setting `given` in a file that a rule's `value` does not
-    contain.
+    """Yield paths of the parts of a setting's value `given` that a rule's `value` does not contain.
 
     `path` is the path of the setting itself.
     """
@@ -209,8 +209,10 @@ def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
 
 
 def fits(value: JsonValue, given: Any) -> bool:
-    """Return whether a setting `given` in a file matches a rule's `value`, in which placeholders
-    match anything."""
+    """Return whether a setting's value `given` in a file matches a rule's `value`.
+
+    A placeholder in `value` matches anything.
+    """
     if isinstance(value, str) and OPTION.match(value):
         return True
     if isinstance(value, dict):
@@ -225,8 +227,10 @@ def fits(value: JsonValue, given: Any) -> bool:
 
 
 def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the options that a setting `given` in a file states, by the
-    placeholders in the rule's `value`."""
+    """Yield names and values of the options that a setting's value `given` in a file states.
+
+    The placeholders in the rule's `value` tell where the options are.
+    """
     if isinstance(value, str) and (match := OPTION.match(value)):
         yield match[1], given.split(match[2]) if match[2] and isinstance(given, str) else given
     elif isinstance(value, dict) and isinstance(given, dict):

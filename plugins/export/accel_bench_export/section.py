@@ -29,10 +29,10 @@ class StackEquivalents(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEquivalents] | None:
-    """Return the counterparts of the fastest stack in a list, or None without a faster stack that
-    trains equally, or without counterparts.
+    """Return a list with the counterparts of the fastest stack, or None without any.
 
-    `rows` are the runs of the experiments of `summary`.
+    The stack must have the verdict `better` and train equally. `rows` are the runs of the
+    experiments of `summary`.
     """
     pairs = zip(summary.experiments, rows, strict=True)
     better = [
@@ -50,15 +50,14 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEqui
 
 
 def tables(summary: Summary, found: Sequence[StackEquivalents]) -> list[Table]:
-    """Return a table for each stack in `found`, of its settings in other programs and the command
-    that exports them."""
+    """Return a table for each stack in `found`: settings in other programs, an export command."""
     return [Table([Column(label(stack), str)], _lines(stack), TITLE) for stack in found]
 
 
 def programs_of(stack: Stack) -> dict[str, dict[str, Any]]:
-    """Return a stack's settings by name of the program; programs without any are left out.
+    """Return a stack's settings in other programs, by program and dotted key.
 
-    Raises ScenarioError for an unusable file.
+    Programs without such settings are missing. Raises ScenarioError for an unusable file.
     """
     settings_of = {name: configuration(name, stack, None).settings for name in trainer_names()}
     return {name: settings for name, settings in settings_of.items() if settings}

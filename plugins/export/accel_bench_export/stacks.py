@@ -40,12 +40,11 @@ def stack_alone(text: str) -> Stack:
 def stack_in_scenario(
     text: str, scenario: str, changes: Sequence[str]
 ) -> tuple[Stack, Scenario, list[str]]:
-    """Return a stack of a scenario, or another stack added to it, with the scenario and remarks in
-    sentences.
+    """Return the stack called `text` with its scenario, and remarks in sentences.
 
-    `text` is the stack's name, `scenario` a file or name, and `changes` are `KEY=VALUE` strings. In
-    a sweep, the scenario is the first point's, and a remark says so. Raises ScenarioError if the
-    scenario or the changes are invalid, and PluginError for an unknown stack.
+    The stack need not belong to the scenario. `scenario` is a file or a name, and `changes` are
+    `KEY=VALUE` strings. In a sweep the first point is used, and a remark says so. Raises
+    ScenarioError if the scenario or the changes are invalid, and PluginError for an unknown stack.
     """
     draft = single_draft(scenario, "export")
     own = draft.get("stacks") or {"baseline": []}
@@ -71,11 +70,10 @@ def stack_in_scenario(
 
 
 def stored_stack(text: str, identifier: str, results: str) -> tuple[Stack, Scenario]:
-    """Return the stack named `text` and its scenario, from the stored run, experiment or session
-    `identifier`.
+    """Return the stack called `text` and its scenario from stored runs.
 
-    `results` is the store's folder or URL. Raises ScenarioError if it has no such stack, and
-    StoreError for an unknown id.
+    `identifier` is the id of a run, experiment or session, and `results` is the store's folder or
+    URL. Raises ScenarioError if these runs have no such stack, and StoreError for an unknown id.
     """
     with open_results(results) as store:
         stored = [run.experiment for run in store.find(identifier)]

@@ -99,13 +99,12 @@ def trainer_names() -> list[str]:
 
 
 def readable_names() -> list[str]:
-    """Return the names of all programs that can be imported from or exported to, sorted by their
-    `order`."""
+    """Return the names of all programs, also of those only imported from, sorted by `order`."""
     return sorted(find_presets(KIND), key=lambda name: (read_trainer(name).order, name))
 
 
 def read_trainer(name: str) -> Trainer:
-    """Return a program by name. Raises ScenarioError for an unknown name or unusable file."""
+    """Return a program by its name. Raises ScenarioError for an unknown name or unusable file."""
     known = find_presets(KIND)
     if name not in known:
         raise ScenarioError(f"no trainer is called {name!r}{did_you_mean(name, known)}")

@@ -17,8 +17,7 @@ WIDTH = 96
 
 
 def text_of(found: Configuration, file: str) -> str:
-    """Return the content of the configuration file for `found`; `file` is its name in the command
-    line that it shows."""
+    """Return the text of a configuration file; `file` is its name in the shown command line."""
     of = f" of the scenario {found.scenario}" if found.scenario else ""
     lines = [
         f"# {found.trainer.title}: the stack {found.stack}{of}, by accel-bench {__version__}.",
@@ -42,15 +41,17 @@ def plain_text(value: Any) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a line of the file. In a comment, line breaks that come from names become spaces."""
+    """Return a line of the file; in a comment, line breaks that names contain become spaces."""
     if not text.lstrip().startswith("#"):
         return text
     return text[: -len(text.lstrip("# "))] + " ".join(text.lstrip("# ").split())
 
 
 def _yaml(found: Configuration) -> Iterator[str]:
-    """Yield the YAML of each part, with its comments. A nested key is written in the first part
-    that has it."""
+    """Yield each part's comments and its settings as YAML.
+
+    A nested key is written whole in the first part that has it.
+    """
     document = _nested(found.settings)
     for part in found.parts:
         yield from _heading(part)
@@ -63,7 +64,7 @@ def _yaml(found: Configuration) -> Iterator[str]:
 
 
 def _python(found: Configuration) -> Iterator[str]:
-    """Yield the lines of a Python function that changes a configuration of the program."""
+    """Yield the lines of a Python function that sets the program's configuration."""
     yield from found.trainer.imports
     yield from ("", "", "def exported(config):")
     for part in found.parts:

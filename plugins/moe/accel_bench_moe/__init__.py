@@ -63,7 +63,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Set the experts' implementation in place."""
+        """Switch the implementation of the model's experts in place."""
         from accel_bench_moe.impl import ExpertsSwitch
 
         switch = ExpertsSwitch(run.model, self.options.experts)

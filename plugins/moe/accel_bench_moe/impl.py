@@ -1,4 +1,4 @@
-"""Switch of the implementation of a model's experts, with evidence of the implementation in use."""
+"""Switch of the implementation by which a model's experts multiply, with evidence of its use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW_BYTES = 16
 
 
 class ExpertsSwitch:
-    """The implementation of one model's experts, until `undo` restores the former one."""
+    """Switch of the implementation of a model's experts; `undo` restores the previous one."""
 
     def __init__(self, model: nn.Module, implementation: str) -> None:
         """Switch all experts of `model` to `implementation`, in place.
@@ -44,7 +44,7 @@ class ExpertsSwitch:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the experts' implementation, and of the original one."""
+        """Return JSON evidence: the experts' present and original implementation, and counts."""
         default, active = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
             "summary": f"{len(self.modules)} modules of experts by {active}, by default {default}",
@@ -58,21 +58,21 @@ class ExpertsSwitch:
         }
 
     def undo(self) -> None:
-        """Restore the model's original implementation."""
+        """Restore the implementation that the model's experts had before the switch."""
         self._model.set_experts_implementation(self._before)
 
 
 def switchable_experts(model: nn.Module) -> list[Any]:
     """Return the modules of experts whose implementation transformers can switch.
 
-    Transformers marks them with their weight layout; separately packed experts have no such mark.
+    They are recognized by attributes in which transformers notes the layout of their weights.
     """
     marks = ("has_gate", "is_transposed", "num_experts")
     return [module for module in model.modules() if all(hasattr(module, mark) for mark in marks)]
 
 
 def implementations(modules: Sequence[Any]) -> list[str]:
-    """Return the distinct names of the modules' active implementations."""
+    """Return the distinct implementations of modules of experts: `eager`, `grouped_mm`, ..."""
     return sorted({str(module.config._experts_implementation) for module in modules})
 
 

@@ -96,7 +96,7 @@ class Benchmark(ABC):
             setattr(cls, "make_batch", _with_owner(cls.make_batch))  # noqa: B010 - as above
 
     def __init__(self, *_: object) -> None:
-        """Accept and ignore an argument, so that `super().__init__(self)` works too."""
+        """Accept and ignore arguments, so that a subclass may call `super().__init__(self)`."""
         super().__init__()
 
     @classmethod
@@ -125,27 +125,27 @@ class Benchmark(ABC):
         """Return the callable to time: a function or a `torch.nn.Module`."""
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a callable that computes `fn` in float64, with the same weights.
+        """Return a callable that computes the same as `fn` in float64, with the same weights.
 
-        The default is a float64 copy of a module; functions must compute in the dtype of their
-        inputs.
+        The default is a float64 copy of a module; a function is returned unchanged and must compute
+        in the dtype of its inputs.
         """
         import torch
 
         return copy.deepcopy(fn).double() if isinstance(fn, torch.nn.Module) else fn
 
     def reference_with_choices(self, fn: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Return a reference that makes the same discrete choices as `fn` in its own dtype.
+        """Return a float64 callable that makes the same discrete choices as `fn`, or None.
 
-        An example are the experts that a router selects, which rounding decides in close cases. The
-        result is None without such choices.
+        Rounding decides close choices, such as the experts that a router selects. The result is
+        None for a benchmark without such choices.
         """
         return None
 
     def postprocess_for_backward(self, out: Any) -> Any:
-        """Return the tensor to start the backward pass at, or None for no backward pass.
+        """Return the tensor of an output at which the backward pass starts; None without one.
 
-        The default is the output, or the first element of a sequence.
+        The default is the output itself, or the first element of a sequence.
         """
         is_sequence = isinstance(out, Sequence) and not isinstance(out, str | bytes)
         return out[0] if is_sequence and len(out) else out
@@ -173,12 +173,12 @@ class Benchmark(ABC):
 
     @property
     def returned_fn(self) -> Callable[..., Any] | None:
-        """Last result of `fn()`, which holds the weights; None before the first call."""
+        """Callable that `fn()` last returned, with the weights; None before the first call."""
         return self.__dict__.get("_returned_fn")
 
 
 def benchmark_of(batch: Any) -> Benchmark | None:
-    """Return the benchmark that made a batch, or None if its `fn()` was not called."""
+    """Return the benchmark that made a batch; None if unknown, or if `fn()` was never called."""
     owners = (reference() for tensor in _tensors(batch) if (reference := _owners().get(tensor)))
     return next(
         (owner for owner in owners if owner is not None and owner.returned_fn is not None), None
@@ -209,7 +209,10 @@ def _class_value(cls: type, key: str) -> Any:
 
 
 def _problems(cls: type[Benchmark]) -> Iterator[str]:
-    """Yield the problems of a benchmark class's declaration; a class without a name has none."""
+    """Yield what is wrong in a class's declaration of name, arguments and sizes.
+
+    A class without a name has no problems, since it is an abstract base.
+    """
     if cls.name == "":
         return
     if not isinstance(cls.name, str) or not VALID_NAME.fullmatch(cls.name):
@@ -249,7 +252,7 @@ def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
 
 
 def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Callable[..., Any]]:
-    """Return a wrapper of a method `fn` that stores the last result in the benchmark."""
+    """Return a wrapper of the method `fn` that stores each result in the benchmark."""
 
     @functools.wraps(fn)
     def method(self: Benchmark) -> Callable[..., Any]:
@@ -260,7 +263,7 @@ def _remembered(fn: Callable[[Any], Callable[..., Any]]) -> Callable[[Any], Call
 
 
 def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return a wrapper of a method `make_batch` that registers the benchmark of the tensors."""
+    """Return a wrapper of `make_batch` that records which benchmark made each tensor."""
 
     @functools.wraps(make_batch)
     def method(self: Benchmark) -> Any:
@@ -275,7 +278,7 @@ def _with_owner(make_batch: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @functools.cache
 def _owners() -> Any:
-    """Return the weak mapping from tensors in batches, by identity, to their benchmarks."""
+    """Return the mapping from tensors of batches to weak references to their benchmarks."""
     from torch.utils.weak import WeakIdKeyDictionary
 
     return WeakIdKeyDictionary()

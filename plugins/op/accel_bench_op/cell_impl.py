@@ -44,7 +44,7 @@ SMALLEST = "tiny"
 
 @dataclass(frozen=True)
 class Cell:
-    """A timed callable with its benchmark, batch and executor."""
+    """A benchmark's callable, as an executor built it, with the batch that it is timed on."""
 
     benchmark: Benchmark
     fn: Callable[..., Any]
@@ -63,8 +63,8 @@ class Cell:
     def check(self) -> Check:
         """Compare the callable with eager in float64: outputs, and in training also gradients.
 
-        Tensors saved for the backward pass count as part of the forward computation. If memory runs
-        out at this size, the size `tiny` is compared, if there is one.
+        For a timed backward pass too, the forward pass is computed and compared. If memory runs out
+        at this size, the size `tiny` is compared, if there is one.
         """
         try:
             return self._check()
@@ -88,11 +88,11 @@ class Cell:
         return next((at_scale for at_scale in at_scales if at_scale.reason), check)
 
     def _compared(self, values: Any, gradients: bool) -> Check:
-        """Return the check of the callable on a batch of other values, after a first call on it.
+        """Return the result of comparing the callable with eager on the values of another batch.
 
-        The tensors of the timed batch get these values, if they can. The output of the first call
-        is overwritten with NaN. A callable that returns an earlier output instead of computing thus
-        returns NaN.
+        The values are copied into the tensors of the timed batch if they fit. The callable is
+        called once, and its output overwritten with NaN. If it then returns that output again
+        instead of computing, the NaN reveals it.
         """
         with holding(self.batch, values) as batch:
             kept = None if self.benchmark.keeps_inputs else copy.deepcopy(plain_tensors(batch))
@@ -102,7 +102,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare the callable on scaled inputs; the check is undecided if the reference fails."""
+        """Compare on inputs multiplied by `scale`; undecided if the reference fails on them."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             check = self._compared(values, gradients)
@@ -114,7 +114,7 @@ class Cell:
         return replace(check, distances=named, tolerance=ALLOWED_AT_SCALES * check.tolerance)
 
     def _weights(self) -> Iterator[Any]:
-        """Yield the parameters and buffers of the callable and of the benchmark's own callable."""
+        """Yield parameters and buffers of the executor's and of the benchmark's own callable."""
         for fn in (self.fn, self.benchmark.returned_fn):
             if isinstance(fn, torch.nn.Module):
                 yield from (*fn.parameters(), *fn.buffers())
@@ -196,9 +196,10 @@ def _batch(benchmark: Benchmark, seed: int) -> tuple[Sequence[Any], Mapping[str,
 
 @contextlib.contextmanager
 def holding(batch: Any, other: Any) -> Iterator[Any]:
-    """Copy the values of the batch `other` into the tensors of `batch` within the block.
+    """Copy the values of the batch `other` into the tensors of `batch` until the block ends.
 
-    Yields `batch`, or else `other` itself if its tensors differ in shape, dtype, device or layout.
+    Yields `batch`. If the tensors differ in shape, dtype, device or layout, nothing is copied, and
+    `other` itself is yielded.
     """
     (ours, our_tree), (theirs, their_tree) = tree_flatten(batch), tree_flatten(other)
     if our_tree != their_tree or not all(map(_alike, ours, theirs)):
@@ -214,7 +215,7 @@ def holding(batch: Any, other: Any) -> Iterator[Any]:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Return whether two values are interchangeable: equal shapes, or equal plain values."""
+    """Return whether two values match: tensors of equal shape and kind, or equal plain values."""
     if not (torch.is_tensor(one) and torch.is_tensor(other)):
         return one is other or (isinstance(one, bool | int | float | str) and one == other)
     kinds = [(each.shape, each.dtype, each.device, each.layout) for each in (one, other)]
@@ -222,7 +223,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def plain_tensors(batch: Any) -> list[Any]:
-    """Return the tensors of a batch, detached from their graph."""
+    """Return the tensors of a batch, detached from autograd's graph."""
     return [tensor.detach() for tensor in tree_leaves(batch) if hasattr(tensor, "detach")]
 
 
@@ -237,9 +238,9 @@ def scaled(batch: Any, scale: float) -> Any:
 
 
 def write_over(out: Any, kept: Any) -> None:
-    """Overwrite the tensors of an output, except tensors that share memory with `kept` tensors.
+    """Overwrite an output's tensors with NaN, except those that share memory with `kept`.
 
-    Version counters stay unchanged, so that caches of the tensors cannot notice.
+    Integers become 1. Version counters stay unchanged, so that no cache notices the change.
     """
     addresses = {_address(tensor) for tensor in tree_leaves(kept) if _is_plain(tensor)}
     with torch.inference_mode():
@@ -260,7 +261,7 @@ def _address(tensor: Any) -> int:
 
 
 def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    """Copy values into tensors without autograd."""
+    """Copy the values of tensors into other tensors, without autograd."""
     with torch.no_grad():
         for tensor, value in zip(tensors, values, strict=True):
             tensor.copy_(value)
@@ -269,7 +270,7 @@ def write(tensors: Sequence[Any], values: Sequence[Any]) -> None:
 def free_memory() -> None:
     """Free memory of earlier cells, and reset compilers.
 
-    A compiler gives up on a function that was compiled a few times, such as for several sizes.
+    A compiler would otherwise give up on a function after compiling it for a few sizes.
     """
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
@@ -285,7 +286,7 @@ def release_frames(error: BaseException) -> None:
 
 
 def why_no_memory(error: BaseException) -> str:
-    """Return the first line of an out-of-memory error; empty for other errors."""
+    """Return the first line of an out-of-memory error; empty for any other error."""
     cause = out_of_memory(error)
     return "" if cause is None else f"out of memory: {str(cause).splitlines()[0]}"
 

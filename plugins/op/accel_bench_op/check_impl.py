@@ -87,8 +87,8 @@ def check_against_float64(
 
     The outputs are compared, and with `gradients` also the gradients of inputs and weights, from a
     random cotangent for each output. Integers and booleans must be equal. The check is undecided if
-    eager is as far from float64, even with equal choices. Raises PluginError if the reference
-    fails.
+    eager, too, is outside the tolerance, even with equal choices. Raises PluginError if the
+    reference fails.
     """
     original = benchmark.returned_fn or benchmark.fn()
     out = called(_copy_of(original), _copied(batch), False)
@@ -116,8 +116,8 @@ def _compare(
 ) -> Check:
     """Return the check of the first of three callables: tested, eager, and float64 reference.
 
-    The check compares outputs, and with `gradients` also gradients, with the reference. `dtype` is
-    the dtype of the computation, which sets the tolerance.
+    The outputs are compared with those of the reference, and with `gradients` also the gradients.
+    `dtype` is the dtype of the computation, which sets the tolerance.
     """
     fn, original, reference = fns
     # It is called with the batch itself, not a copy: with its strides and its addresses.
@@ -147,7 +147,7 @@ def _compare(
 
 
 def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
-    """Return the distances, by name, of inputs that a call changed differently from the reference.
+    """Return the distances, by name, of inputs that differ from the reference's after the call.
 
     `theirs` is the batch after the reference's call. Distances up to `tolerance` are left out.
     """
@@ -165,7 +165,7 @@ def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
 
 
 def _copy_of(original: Any) -> Any:
-    """Return a copy of a module; functions and uncopyable modules are returned as they are."""
+    """Return a copy of a module; a function or an uncopyable module is returned unchanged."""
     if not isinstance(original, torch.nn.Module):
         return original
     try:
@@ -177,9 +177,9 @@ def _copy_of(original: Any) -> Any:
 
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
-    """Return why a comparison is undecided: eager is random, or itself far from float64.
+    """Return why eager cannot serve for comparison: it is random, or far from float64.
 
-    `own` is the check of eager.
+    `own` is the check of eager itself against float64.
     """
     calls = (called(eager, _copied(batch), False) for _ in range(2))
     first, second = (dict(named_tensors(out, "")) for out in calls)
@@ -190,7 +190,7 @@ def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
 
 
 def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
-    """Raise _Mismatch if an output has a coarser dtype than `dtype`, in which eager computes."""
+    """Raise _Mismatch if an output in `found` has a less precise dtype than eager's `dtype`."""
     for name, tensor in found.items():
         if not (dtype and tensor.is_floating_point()):
             continue
@@ -200,9 +200,9 @@ def _refuse_coarser(found: Mapping[str, Any], dtype: str) -> None:
 
 
 def coarsest_dtype(batch: Any, fn: Any, outputs: Sequence[Any] = ()) -> str:
-    """Return the name of the coarsest dtype of inputs, weights and outputs.
+    """Return the name of the least precise dtype among inputs, weights and outputs.
 
-    Dtypes of at most one byte are storage formats of weights, which do not count.
+    Dtypes of at most one byte are storage formats of weights, and do not count.
     """
     weights = fn.parameters() if isinstance(fn, torch.nn.Module) else ()
     tensors = [*dict(named_tensors([*batch[0], batch[1]], "")).values(), *weights, *outputs]
@@ -228,13 +228,13 @@ def _reference_output(benchmark: Benchmark, reference: Any, batch: Any, grad_mod
 
 
 def called(fn: Callable[..., Any], batch: Any, grad_mode: bool) -> Any:
-    """Return the output of a callable on a batch, with its graph in grad mode."""
+    """Return the output of a callable on a batch; with `grad_mode` it has autograd's graph."""
     with torch.set_grad_enabled(grad_mode):
         return fn(*batch[0], **batch[1])
 
 
 def _copied(batch: Any, double: bool = False) -> tuple[list[Any], dict[str, Any]]:
-    """Return a copy of a batch with leaf tensors, optionally in float64."""
+    """Return a copy of a batch whose tensors are autograd leaves; in float64 if `double`."""
 
     def copied(tensor: Any) -> Any:
         copy = tensor.detach().clone()
@@ -272,10 +272,10 @@ def _weights(fn: Any) -> dict[str, Any]:
 def _gradient_pairs(
     benchmark: Benchmark, outs: tuple[Any, Any], batches: tuple[Any, Any], weights: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the gradients of inputs and weights by name, of the tested and the reference callable.
+    """Return gradients of inputs and weights by name, of the tested and the reference callable.
 
-    `outs` and `batches` are outputs and batches of both. `weights` has the weights of eager's, the
-    tested and the reference callable by name.
+    `outs` and `batches` are the outputs and the batches of these two. `weights` are three mappings
+    of weights by name: of eager, the tested and the reference callable.
     """
     ours, theirs = (_ends(benchmark, out) for out in outs)
     if len(ours) != len(theirs):
@@ -293,7 +293,7 @@ def _gradient_pairs(
 
 
 def _ends(benchmark: Benchmark, out: Any) -> list[Any]:
-    """Return the tensors at which the backward pass starts: all outputs that need a gradient."""
+    """Return the tensors at which a backward pass starts: all outputs that require a gradient."""
     outputs = [tensor for _, tensor in named_tensors(out, "") if tensor.requires_grad]
     if outputs:
         return outputs
@@ -327,8 +327,8 @@ def _distances(
 ) -> dict[str, float]:
     """Return the relative distance of each expected tensor by name.
 
-    Errors of exactly zero tensors are relative to `least` times the largest expected value. Raises
-    _Mismatch for a missing tensor, or another shape or kind of dtype.
+    Where the expected tensor is exactly zero, the error is divided by `least` times the largest
+    expected value. Raises _Mismatch for a missing tensor, or another shape or kind of dtype.
     """
     if missing := [name for name in expected if name not in found]:
         raise _Mismatch(f"there is no {missing[0]}, which eager computes")
@@ -354,7 +354,7 @@ def _size(tensor: Any) -> float:
 def _distance(found: Any, expected: Any, least: float) -> float:
     """Return the larger of two relative errors: of the worst element, and of the norm.
 
-    `least` is the minimum size to which errors are relative.
+    `least` is the smallest size by which errors are divided.
     """
     if not expected.numel():
         return 0.0

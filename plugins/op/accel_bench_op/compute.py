@@ -35,7 +35,7 @@ def compute_types_of(kind: type[Benchmark]) -> tuple[ComputeType, ...]:
 
 
 class TimedCall:
-    """Call of a callable on a batch; the clock times `run`, and not `prepare`."""
+    """Call of a callable on a batch. The clock runs during `run`, but not during `prepare`."""
 
     def __init__(
         self,
@@ -58,9 +58,9 @@ class TimedCall:
         }[compute_type]
 
     def prepare(self) -> None:
-        """Clear gradients and build the graph of a timed backward pass; do nothing for other calls.
+        """Before a backward pass that is timed alone, clear gradients and run the forward pass.
 
-        Raises NoBackwardError if no output requires a gradient.
+        Do nothing before other calls. Raises NoBackwardError if no output requires a gradient.
         """
         if self.compute_type is not ComputeType.TRAINING_BACKWARD:
             return
@@ -76,7 +76,7 @@ class TimedCall:
         self._tensor, self._cotangent = tensor, torch.randn_like(tensor)
 
     def close(self) -> None:
-        """Free the graph and the gradients."""
+        """Free the graph of the forward pass and the gradients."""
         for leaf in self._leaves:
             leaf.grad = None
         self._tensor = self._cotangent = None
@@ -96,7 +96,7 @@ class TimedCall:
 
 
 def leaves_of(tensor: Any) -> list[Any]:
-    """Return the tensors that accumulate gradients in a tensor's backward pass."""
+    """Return the tensors whose `grad` a backward pass from `tensor` fills."""
     if tensor.grad_fn is None:
         return [tensor]
     waiting, seen, leaves = [tensor.grad_fn], {tensor.grad_fn}, []

@@ -40,7 +40,7 @@ class Unusable:
 
 @dataclass(frozen=True)
 class Discovered(Generic[FoundT]):
-    """Installed entries of an entry-point group; broken entries do not hide others."""
+    """Loaded entry points of one group, with the entry points that could not be used."""
 
     what: str
     """`benchmark` or `executor`, for messages."""
@@ -55,7 +55,7 @@ class Discovered(Generic[FoundT]):
     """Distributions of usable entries, with version, by entry name."""
 
     def problem_of(self, name: str) -> str:
-        """Return the reason why no usable entry has a name; empty if an entry has it."""
+        """Return why no usable entry is called `name`; empty if one is."""
         if name in self.usable:
             return ""
         if named := [entry.problem for entry in self.unusable if entry.name == name]:
@@ -97,10 +97,11 @@ def _with_warnings(found: Discovered[FoundT]) -> dict[str, FoundT]:
 def _discover(
     what: str, group: str, read: Callable[[DoorEntry], Mapping[str, FoundT]]
 ) -> Discovered[FoundT]:
-    """Load all entry points of a group; of equal names keep accel-bench's own entry, or none.
+    """Load all entry points of a group.
 
-    `what` is `benchmark` or `executor`, for messages. `read` returns the classes or instances of an
-    entry point by name.
+    If two entries have the same name, only accel-bench's own entry is kept; if neither is its own,
+    both are dropped. `what` is `benchmark` or `executor`, for messages. `read` returns the classes
+    or instances of an entry point by name.
     """
     result: Discovered[FoundT] = Discovered(what)
     bringers: dict[str, DoorEntry] = {}
@@ -123,9 +124,11 @@ def _discover(
 def _drop_duplicate(
     found: Discovered[Any], name: str, one: Any, entries: tuple[DoorEntry, ...]
 ) -> None:
-    """Discard two entries of one name, except accel-bench's own, unless both load one class.
+    """Mark the second of two entries of one name as unusable, and discard the first.
 
-    `one` is the second entry, and `entries` are the entry points of the first and the second.
+    The first is kept if it is accel-bench's own. Nothing is done if both entries load the same
+    class. `one` is what the second entry loads, and `entries` are the entry points of the first and
+    second.
     """
     first, second = entries
     held = found.usable.get(name)

@@ -60,7 +60,7 @@ class OperationEntry(Frozen):
 
 
 class GradientCheck(Frozen):
-    """Distance of outputs and gradients from eager in float64, on a separate batch."""
+    """Distance of outputs and gradients from those of eager in float64, for another batch."""
 
     largest: float
     """Largest relative distance of all tensors."""
@@ -156,7 +156,7 @@ class OperationReport(Document):
 def operation_report(
     summaries: Sequence[Summary], scenarios: Sequence[Sequence[Scenario]]
 ) -> OperationReport:
-    """Return the JSON document of summaries; `scenarios` has the scenario of each summary's row."""
+    """Return the document of `op run`; `scenarios` has the scenario of each summary's row."""
     cells = [
         _cell(summary, row, scenario)
         for summary, known in zip(summaries, scenarios, strict=True)

@@ -35,7 +35,7 @@ class Operation(Task[Options]):
     counts = "calls"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return None, since calls are counted outside of tensors."""
+        """Return None, since a batch of this task holds no tensors to count."""
         return None
 
     @hookimpl
@@ -45,7 +45,7 @@ class Operation(Task[Options]):
 
 
 def no_loss(operation: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> float:
-    """Return a loss of 0."""
+    """Return 0 in place of a loss, whatever the arguments of a loss function are."""
     return 0.0
 
 
@@ -104,7 +104,7 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def prepare_process(self, run: Run) -> None:
-        """Import torch, whose memory core excludes from the memory of a run."""
+        """Import torch early, so that its memory does not count as memory of the run."""
         from accel_bench_op import engine_impl  # noqa: F401
 
     @hookimpl
@@ -121,12 +121,12 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def build_optimizer(self, run: Run) -> Any:
-        """Return a placeholder, since nothing is trained."""
+        """Return the operation itself as a placeholder, since nothing is trained."""
         return run.model
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Yield the same batch endlessly; its calls are counted as tokens."""
+        """Yield the same empty batch endlessly; it counts the calls of a step as tokens."""
         calls = run.scenario.train.micro_batch_size
         counts = TokenCounts(calls, calls, calls)
         supervised = run.scenario.train.global_batch_size
@@ -134,7 +134,7 @@ class Op(Plugin[OpOptions]):
 
     @hookimpl
     def build_engine(self, run: Run) -> Engine:
-        """Return the engine that calls the operation."""
+        """Return the engine that calls the operation in each step."""
         from accel_bench_op.engine_impl import OperationEngine
 
         return OperationEngine(run)

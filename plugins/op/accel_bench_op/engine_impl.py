@@ -20,7 +20,7 @@ RATES = (
     ("bytes_per_second", "B/s", "bytes_per_second"),
     ("fraction_of_roofline", "1", "roofline_share"),
 )
-"""Metrics with units and the names of their computed figures."""
+"""Metrics: name, unit, and key of the value in `roofline_figures`."""
 
 
 class BuiltOperation:
@@ -38,7 +38,7 @@ class BuiltOperation:
         self._too_fast = ""
 
     def metrics(self, window: Window) -> Iterator[Metric]:
-        """Yield the rates of a mean call in the window, and the peak memory of one call."""
+        """Yield the rates of an average call in the window, and the peak memory of one call."""
         seconds = window.seconds / sum(sample.real_tokens for sample in window.samples)
         self.call.close()
         figures, device = self.cell.figures(seconds), self.cell.device
@@ -85,7 +85,7 @@ class BuiltOperation:
 
 
 class OperationEngine:
-    """Engine that calls the operation; backward passes are prepared outside of steps."""
+    """Engine whose step calls the operation; a backward pass's preparation is not timed."""
 
     def __init__(self, run: Run) -> None:
         self._operation: BuiltOperation = run.model

@@ -35,7 +35,7 @@ class Executor:
         return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
 
     def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:
-        """Return whether the executor has a kernel for the benchmark, installed or not."""
+        """Return whether the executor has a kernel for the benchmark, even if not installed."""
         return self.operations is None or benchmark.operation in self.operations
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -110,7 +110,7 @@ def cell_obstacle(
     """Return why a benchmark cannot run under an executor here; empty if it can.
 
     `settings` are further arguments of the benchmark, such as `dtype`. Neither batch nor callable
-    is built. Exceptions of a benchmark or an executor are reasons too, with its name.
+    is built. An exception that the benchmark or the executor raises is a reason too.
     """
     try:
         bench = _benchmark_at(kind, size, {**settings, "device": torch_name(device)})
@@ -123,7 +123,7 @@ def cell_obstacle(
 
 
 def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
-    """Return a sentence if a benchmark lacks the needed backward pass; empty otherwise."""
+    """Return a sentence if a benchmark has no backward pass but needs one; empty otherwise."""
     if compute_type is ComputeType.INFERENCE or benchmark.requires_grad:
         return ""
     device = getattr(benchmark, "device", None)
@@ -132,7 +132,7 @@ def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
 
 
 def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
-    """Return a benchmark at a size, without the dtype if its `__init__` refuses the dtype."""
+    """Return a benchmark at a size, built without the dtype if its `__init__` refuses it."""
     try:
         return kind.at_size(size, **settings)
     except Exception:

@@ -63,7 +63,8 @@ def run_cell(
 ) -> None:
     """Build a benchmark at a size, check it, and time it with the fixture `benchmark`.
 
-    The test is skipped if the executor cannot run it here, or without a backward pass.
+    The test is skipped if the executor cannot run the benchmark here, or if the benchmark has no
+    backward pass for the compute type.
     """
     import pytest
 
@@ -78,7 +79,7 @@ def run_cell(
 
 
 class _Unknown(Benchmark):
-    """Placeholder for a callable that belongs to no benchmark."""
+    """Benchmark for a callable that a test passes without a `Benchmark`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         super().__init__()
@@ -115,7 +116,7 @@ def _skipping_without_memory() -> Iterator[None]:
 
 
 class EventMark:
-    """Timestamp in a device's stream of work; the difference of two marks is in seconds."""
+    """Time mark in a device's queue of work; the difference of two marks is in seconds."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
@@ -123,7 +124,7 @@ class EventMark:
         self._event.record()
 
     def __sub__(self, earlier: EventMark) -> float:
-        """Return the seconds since an earlier mark, after waiting for the device once per round."""
+        """Return the seconds from an earlier mark to this one, after waiting for the device."""
         self._device.synchronize()
         return float(earlier._event.elapsed_time(self._event)) / 1e3
 
@@ -148,7 +149,7 @@ def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
 
 
 def with_flushed_cache(prepare: Callable[[], None], device: str) -> Callable[[], None]:
-    """Return a function that calls `prepare`, then writes a buffer far larger than the L2 cache."""
+    """Return a function that calls `prepare` and then overwrites the device's L2 cache."""
     import torch
 
     from accel_bench_op.roofline_impl import cache_bytes
@@ -191,7 +192,7 @@ def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
 
 
 def _compared(check: Check | None) -> dict[str, Any]:
-    """Return the result of the comparison for `extra_info`."""
+    """Return what `extra_info` says of a comparison: outcome, distance and tolerance."""
     if check is None:
         return {"outcome": "not compared"}
     at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
@@ -203,10 +204,10 @@ def _compared(check: Check | None) -> dict[str, Any]:
 
 
 def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
-    """Time rounds of a call with the fixture `benchmark`.
+    """Time a call in rounds with the fixture `benchmark`.
 
-    On a device, a round has several calls unless each call needs a preparation. With `flush`, the
-    device's cache is overwritten before each round.
+    On a host, or if each call needs a preparation, a round has one call, else several. With
+    `flush`, the device's cache is overwritten before each round.
     """
     kind, _, index = device.partition(":")
     known = of_torch_type(kind)
@@ -235,7 +236,7 @@ def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None
 
 
 def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
-    """Call a few times, and return the seconds of the fastest call with its preparation."""
+    """Call a few times; return the seconds of the fastest call, its preparation included."""
     fastest = math.inf
     for _ in range(WARM_UP_CALLS):
         started = time.perf_counter()
@@ -248,7 +249,7 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
 
 
 def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
-    """Return rates, peak memory and settings of a timed cell for `extra_info`."""
+    """Return what `extra_info` says of a timed cell: rates, peak memory and settings."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,

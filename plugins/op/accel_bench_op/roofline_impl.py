@@ -35,7 +35,7 @@ def matmul_peak(device: str, dtype: str) -> float:
 
 @cache
 def copy_peak(device: str) -> float:
-    """Return the measured bytes/s of a large copy, which counts reads and writes."""
+    """Return the measured bytes/s of a large copy; bytes read and bytes written both count."""
     kind = torch.device(device).type
     size = HOST_COPIED_BYTES if computes_on_host(kind) else COPIED_BYTES
     source, other = (torch.zeros(size, device=device, dtype=torch.int8) for _ in range(2))
@@ -47,9 +47,10 @@ def roofline_figures(
 ) -> Mapping[str, Any]:
     """Return the rates of a call that takes `seconds`, and its fraction of the roofline.
 
-    `flops` and `moved` are the call's FLOPs and bytes. The fraction is the minimum seconds over the
-    seconds. The minimum is the larger of FLOPs over the peak of products and bytes over the peak of
-    copies. Unknown figures are left out, such as the peak of integers (`dtype` empty).
+    `flops` and `moved` are the call's FLOPs and bytes. The fraction is the minimum time of the call
+    divided by `seconds`. The minimum time is FLOPs / peak of matrix products, or bytes / peak of
+    copies, whichever is longer. Unknown values are left out. The peak is unknown without `dtype`,
+    as for integers.
     """
     figures: dict[str, Any] = {}
     least = 0.0
@@ -90,10 +91,11 @@ def cache_bytes(device: str) -> int | None:
 def above_peak(
     figures: Mapping[str, Any], dtype: str, known: NamedHardware | None, cached: int | None
 ) -> str:
-    """Return why a rate exceeds the device's peaks; empty if it does not or they are unknown.
+    """Return a sentence if a rate exceeds the device's peak; empty otherwise or if unknown.
 
-    `known` is the device's row in the table of peaks. `cached` is the size of its cache in bytes,
-    which may hold so many of a call's bytes since the previous call.
+    `figures` are a call's rates, and `known` is the device's row in the table of peaks. `cached` is
+    the size of its cache in bytes: so many bytes of a call may come from the cache, and do not
+    count.
     """
     if known is None:
         return ""

@@ -31,7 +31,7 @@ STEPS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """Selection of benchmarks, executors, sizes and compute types; empty parts mean defaults."""
+    """Selection of benchmarks, executors, sizes and compute types; empty ones mean the default."""
 
     names: Sequence[str]
     executors: Sequence[str] = ()
@@ -50,14 +50,14 @@ class OpRegistry(NamedTuple):
 
 
 def read_installed() -> OpRegistry:
-    """Import the installed benchmarks and executors, which may import torch."""
+    """Import and return the installed benchmarks and executors; this may import torch."""
     return OpRegistry(discover_benchmarks(), discover_executors())
 
 
 def list_operations(
     installed: OpRegistry, names: Sequence[str] = (), device: str = "cpu"
 ) -> list[OperationEntry]:
-    """Return an entry for each installed benchmark, or for each named one.
+    """Return an entry for each installed benchmark, or for each one called by `names`.
 
     Raises ScenarioError for an unknown name.
     """
@@ -147,7 +147,7 @@ def _scenario(
 def _stacks(
     choice: CellChoice, kind: type[Benchmark], executors: Mapping[str, Executor]
 ) -> Iterator[str]:
-    """Yield the names of the baseline and of the chosen executors, by default all that can run."""
+    """Yield `eager` and the names of chosen executors, by default of all that can run here."""
     yield BASELINE
     for name, executor in executors.items():
         if ALL in choice.executors:
@@ -164,7 +164,7 @@ def _stacks(
 
 
 def _sizes(choice: CellChoice, name: str, kind: type[Benchmark]) -> list[str]:
-    """Return the names of chosen sizes, by default the smallest; an empty name without sizes."""
+    """Return the chosen sizes' names, by default the smallest; an empty name if `kind` has none."""
     if not kind.sizes:
         return [""]
     if not choice.sizes:

@@ -17,11 +17,11 @@ PREFIX = "ACCEL_BENCH_MICRO_"
 
 
 def read_arguments(variables: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return `device` and `dtype`, the arguments of benchmarks, from environment variables.
+    """Return benchmarks' arguments `device` and `dtype`, read from environment variables.
 
-    `ACCEL_BENCH_MICRO_DEVICE` is a name as in `resources.device`, or such as `cuda:1`. Without it,
-    the device is chosen as for `auto`. `ACCEL_BENCH_MICRO_DTYPE` is optional. This process may use
-    the device from then on.
+    `ACCEL_BENCH_MICRO_DEVICE` is a name such as `cuda` or `cuda:1`, by default the device that
+    `auto` selects. `ACCEL_BENCH_MICRO_DTYPE` is optional. The device is also prepared for use in
+    this process.
     """
     device = variables.get(f"{PREFIX}DEVICE") or read_machine().device
     arguments: dict[str, Any] = {"device": prepare_device(device)}
@@ -42,7 +42,7 @@ def reads_flush(variables: Mapping[str, str] = os.environ) -> bool:
 
 
 def torch_name(name: str) -> str:
-    """Return torch's name of a device such as `rocm:1`: `cuda:1`; other names are unchanged."""
+    """Return torch's name of a device: `cuda:1` for `rocm:1`. Unknown names are unchanged."""
     kind, colon, index = name.partition(":")
     known = device_types().get(kind)
     return name if known is None else f"{known.torch_type}{colon}{index}"
@@ -51,8 +51,8 @@ def torch_name(name: str) -> str:
 def prepare_device(name: str) -> str:
     """Prepare a device for use in this process, and return torch's name of the device.
 
-    A numbered device is made current. Raises ScenarioError for an unknown type of device, and for a
-    device that torch cannot use.
+    The device becomes the current device if `name` has an index. Raises ScenarioError for an
+    unknown type of device, and for a device that torch cannot use.
     """
     kind, _, index = name.partition(":")
     known = _prepared(kind)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 
 def _test_of(kind: type[Benchmark], executors: dict[str, Executor]) -> Callable[..., None]:
-    """Return the test function of a benchmark, for all executors with a kernel for it."""
+    """Return the test function of a benchmark, parametrized by size, executor and compute type."""
     fitting = {name: executor for name, executor in executors.items() if executor.takes(kind)}
 
     @pytest.mark.parametrize("size", kind.sizes or [""], ids=lambda size: size or "default")

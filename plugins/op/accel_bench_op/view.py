@@ -50,7 +50,7 @@ def list_report(entries: Sequence[OperationEntry]) -> Report:
 
 
 def operations_report(report: OperationReport) -> Report:
-    """Return the table of `op run`: a row for each cell, and reasons of statuses except `ok`."""
+    """Return the report of `op run`: a table row for each cell, reasons, and notices."""
     title = "Operations, each under its executors, against " + report.baseline
     notes = [*_reasons(report.cells), *report.notices]
     section = Section(title=title, tables=[Table(CELLS, report.cells)], notes=notes)
@@ -82,7 +82,7 @@ def _few(sizes: Sequence[str]) -> str:
 
 
 def _verdict(cell: OperationCell) -> str:
-    """Return the verdict, the missing rounds, or the status of a cell without verdict."""
+    """Return a cell's verdict; without one its status, or how many rounds it still needs."""
     if not cell.status.completed:
         return "OOM" if cell.status is Status.OOM else cell.status.value
     if cell.is_baseline:

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from accel_bench_padding_free.impl.attention import SeparatedAttention
 
 WITHOUT_BLOCKS = frozenset({"OPTForCausalLM"})
-"""Architectures whose mask in transformers does not separate the sequences of a row. They need
-attention that computes each sequence alone."""
+"""Architectures whose mask in transformers does not separate the sequences of a row. They need an
+attention function that computes each sequence alone."""
 
 
 class PaddingFreeOptions(Options):
     """Options of `padding-free`: distribution of samples over micro-batches, and attention."""
 
     sampler: Literal["same", "multipack"] = "same"
-    """Distribution of samples. `same`: each micro-batch has the baseline's samples; `multipack`:
-    each optimizer step has, and they are spread over ranks and micro-batches to balance the number
-    of tokens."""
+    """Distribution of samples. `same`: each micro-batch has the samples that it has in the
+    baseline; `multipack`: each optimizer step has the baseline's samples, spread over ranks and
+    micro-batches to balance the number of tokens."""
 
     attention: Literal["auto", "varlen", "mask"] = "auto"
     """Attention that separates sequences. `varlen`: compute each sequence alone; `mask`: compute
@@ -96,7 +96,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment, machine: Machine) -> Iterator[str]:
-        """Yield reasons why the options do not fit the model's attention implementation."""
+        """Yield reasons why the options do not suit the model's attention implementation."""
         asked, wanted = experiment.scenario.model.attention, self.options.attention
         if wanted == "varlen" and asked in ("eager", "flex_attention"):
             yield f"attention: varlen needs model.attention sdpa or flash_attention_2, not {asked}"
@@ -112,7 +112,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace the attention function, and verify that it separates sequences of a row."""
+        """Replace the attention function, and verify that it keeps the sequences of a row apart."""
         from accel_bench_padding_free.impl import attention, isolation
 
         self._attention, because = attention.choose_attention(run, self.options.attention)
@@ -134,7 +134,7 @@ class PaddingFree(Plugin[PaddingFreeOptions]):
 
     @hookimpl
     def build_batches(self, run: Run) -> Iterator[Batch]:
-        """Return flattened micro-batches, with the samples of the baseline's steps."""
+        """Yield micro-batches of one row each; a step has the samples of the baseline's step."""
         from accel_bench_padding_free.batches import FlatBatches
 
         assert self._attention is not None

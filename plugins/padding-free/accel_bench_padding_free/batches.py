@@ -68,9 +68,9 @@ class Counts:
 class FlatBatches:
     """Endless iterator over this rank's flattened micro-batches of `run.dataset`.
 
-    `sampler` is the option of this name. A step has the samples of the baseline's step, possibly in
-    other micro-batches, so the loss is equal. Raises ScenarioError for a dataset that cannot be
-    flattened.
+    `sampler` is the plugin's option `sampler`. A step has the same samples as the baseline's step,
+    possibly in other micro-batches, so the loss is equal. Raises ScenarioError for a dataset that
+    cannot be flattened.
     """
 
     def __init__(self, run: Run, sampler: Literal["same", "multipack"], attention: Attention):
@@ -128,7 +128,7 @@ class FlatBatches:
         return balanced_shares(lengths, self._ranks, self._accumulation)
 
     def _count_step(self, lengths: Sequence[int], shares: Shares) -> None:
-        """Add a step's tokens on all ranks to the counts, with and without padding.
+        """Add a step's numbers of steps, samples and tokens on all ranks to the counts.
 
         `lengths` are the tokens of the step's samples, and `shares` their distribution.
         """
@@ -150,7 +150,10 @@ class FlatBatches:
         return int(self._counted[index])
 
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
-        """Return the samples with these indices as a micro-batch, shape (1, tokens); count them."""
+        """Return the samples at indices `samples` as a micro-batch of one row, and count it.
+
+        `supervised_in_step` is the number of labels in the whole step.
+        """
         rows = [self._dataset.sample(index) for index in samples]
         lengths = [len(row) for row in rows]
         labels = [self._labels(index) for index in samples]
@@ -180,15 +183,15 @@ def flat_inputs(
     attention: Attention,
     labels: Sequence[np.ndarray[Any, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Return the model's arguments for one row of several sequences' token ids, on the host.
+    """Return the model's arguments for one row: the token ids of several sequences, on the host.
 
     `input_ids`, `labels` and `position_ids` have shape (1, tokens). Positions start again with each
     sequence, and its first token is no label. Without `labels` all other tokens are labels.
 
-    For attention by sequences, `cu_seq_lens_q` has the start of each sequence and the end of the
-    last, int32 of shape (sequences + 1,). `attention_mask` is one NaN of shape (1, 1, 1, 1):
-    transformers passes a four-dimensional mask on, instead of making one of tokens x tokens and
-    waiting for the device to decide on it. This plugin's attention ignores the NaN. With any other
+    If the attention computes each sequence alone, there are two more arguments. `cu_seq_lens_q` has
+    the start of each sequence and the end of the last, int32 of shape (sequences + 1,).
+    `attention_mask` is one NaN of shape (1, 1, 1, 1). Transformers passes such a mask on unchanged,
+    instead of making a mask of tokens x tokens. This plugin's attention ignores it. With any other
     attention the loss is not finite, so sequences cannot silently attend to one another.
     """
     import numpy as np
@@ -211,7 +214,7 @@ def flat_inputs(
 
 
 def refuse_unflattenable(run: Run) -> None:
-    """Raise ScenarioError if the run's dataset lacks an attribute that flattening needs."""
+    """Raise ScenarioError if the dataset lacks an attribute in `NEEDED`."""
     missing = [name for name in NEEDED if not hasattr(run.dataset, name)]
     if missing:
         raise ScenarioError(

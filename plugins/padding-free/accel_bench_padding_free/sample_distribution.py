@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 Shares: TypeAlias = list[list[list[int]]]
-"""Sample indices in the step: shares[rank][micro_batch] is a list of indices."""
+"""Indices of a step's samples: `shares[rank][micro_batch]` is a list of indices."""
 
 
 def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
-    """Return a step's samples as padded batches have them: rank r takes samples r, r + ranks, ...
+    """Return the sample indices that each micro-batch has in the baseline, which pads samples.
 
-    `samples` is the number of samples of the step, a multiple of ranks x accumulation. Each rank
-    has `accumulation` micro-batches.
+    Rank r has the samples r, r + ranks, ... `samples` is the number of samples of the step, a
+    multiple of ranks x accumulation. Each rank has `accumulation` micro-batches.
     """
     size = samples // (ranks * accumulation)
     return [
@@ -23,13 +23,13 @@ def same_shares(samples: int, ranks: int, accumulation: int) -> Shares:
 
 
 def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Shares:
-    """Return a step's samples in micro-batches with nearly equal numbers of tokens.
+    """Return a step's sample indices in micro-batches with nearly equal numbers of tokens.
 
     Each rank has `accumulation` micro-batches. `lengths` are the tokens of the step's samples, at
-    least one for each micro-batch. By the rule "longest processing time first", each sample in
-    decreasing order goes to the smallest micro-batch: the largest is at most a third above the
-    optimum. All ranks compute micro-batches of similar size at the same time. The larger ones go to
-    the ranks with fewer tokens so far.
+    least one sample for each micro-batch. By the rule "longest processing time first", samples are
+    sorted by decreasing length, and each goes to the micro-batch with the fewest tokens so far. The
+    largest micro-batch is at most a third above the optimum. At any time all ranks compute
+    micro-batches of similar size, and the larger ones go to the ranks with fewer tokens so far.
     """
     heaviest_first = _spread(lengths, ranks * accumulation)
     shares: Shares = [[] for _ in range(ranks)]
@@ -41,7 +41,7 @@ def balanced_shares(lengths: Sequence[int], ranks: int, accumulation: int) -> Sh
 
 
 def tokens_of(places: Sequence[int], lengths: Sequence[int]) -> int:
-    """Return the total tokens of the samples at the indices `places`, given all `lengths`."""
+    """Return the total tokens of the samples `places`, from the tokens `lengths` of all samples."""
     return sum(lengths[place] for place in places)
 
 

@@ -115,10 +115,10 @@ def note_results(
 
 
 def _label(results: str, identifier: str, kind: str, texts: list[str], remove: bool) -> None:
-    """Add labels, of the kind `tag` or `note`, to the runs of an id; print the number of runs.
+    """Add tags or notes to the runs that an id names, and print the number of runs.
 
-    With `remove` the labels are removed. `results` is the results folder, and `texts` are the
-    labels.
+    With `remove` they are removed instead. `results` is the results folder, `identifier` the id of
+    a run, experiment or session. `kind` is `tag` or `note`, and `texts` are the tags or notes.
     """
     from accel_bench.runner.interrupted import open_results
     from accel_bench.store.listing import add_labels, remove_labels
@@ -176,9 +176,9 @@ def explain_difference(
 
 
 def _experiment(store: Store, identifier: str) -> Experiment:
-    """Return the only experiment that an id names.
+    """Return the only experiment that the runs of an id belong to.
 
-    Raises StoreError if the id names no experiment or several.
+    Raises StoreError if they belong to several, or if the id names no runs.
     """
     from accel_bench.analysis.wording import join_names
     from accel_bench.errors import StoreError

@@ -37,7 +37,7 @@ RANKS = {
     "steps_per_second": 7,
     "samples_per_second": 8,
 }
-"""Order in which a narrow list of runs drops columns: the highest number first."""
+"""Order in which a narrow list of runs drops columns: those with the highest number first."""
 
 KINDS: dict[str, Literal["word", "name"]] = {
     **dict.fromkeys(("run_id", "experiment_id", "status", "started_at"), "word"),
@@ -109,8 +109,8 @@ def results_report(
 ) -> Report:
     """Return the report of experiments and their runs.
 
-    `folder` is the results folder, where the logs are. `labels` are tags and notes of runs by run
-    id. Unless `whole` is true, the report is brief: settings, status, and known figures.
+    `folder` is the results folder, where the logs are. `labels` has tags and notes by run id.
+    Unless `whole` is true, only changed settings, status and known figures are reported.
     """
     sections: list[Section] = []
     machine = None
@@ -132,7 +132,7 @@ def results_report(
 
 
 def _experiment(runs: Sequence[Result], whole: bool) -> Section:
-    """Return the section of an experiment: settings, and seconds of its steps by phase.
+    """Return the section of an experiment: its settings, and the seconds of each phase of a step.
 
     `runs` are its runs. With `whole` it has default values and plugins too.
     """
@@ -158,7 +158,7 @@ def _known(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _imported(result: Result) -> Section:
-    """Return the section of an imported run: its origin, stated settings, and corrections."""
+    """Return the section of an imported run: origin, settings that its file states, and figures."""
     origin = result.provenance.model_dump(mode="json", exclude={"series", "stated"})
     series = {name: len(values) for name, values in result.provenance.series.items()}
     scenario = result.experiment.scenario.model_dump(mode="json")
@@ -179,10 +179,10 @@ def _imported(result: Result) -> Section:
 
 
 def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -> Iterator[Section]:
-    """Yield sections with the status, the metrics and the command of one run.
+    """Yield the report sections of one run: status, figures, log, samples, command.
 
-    `folder` is the results folder, and `labels` has tags and notes. With `whole` unknown values,
-    all ranks and all steps are included.
+    `folder` is the results folder, and `labels` has the run's tags and notes. With `whole` unknown
+    values, all ranks and all steps are included.
     """
     speed = run_throughput(result)
     ranks = max(len(result.ranks), len(result.exits), 1)  # also where none left a result
@@ -217,7 +217,7 @@ def _origin(result: Result) -> dict[str, Any]:
 
 
 def _rank(rank: RankResult) -> dict[str, Any]:
-    """Return a JSON description of a rank without samples, with the peak memory of each stage."""
+    """Return a rank's status, metrics, evidence and memory at each stage's end, as JSON values."""
     document = rank.model_dump(mode="json", exclude_defaults=True)
     facts = {key: document[key] for key in RANK_KEYS if key in document}
     if rank.update:
@@ -228,7 +228,10 @@ def _rank(rank: RankResult) -> dict[str, Any]:
 
 
 def _samples(result: Result) -> Iterator[tuple[object, ...]]:
-    """Yield rank, step, part of the window, seconds, tokens and loss of each step of each rank."""
+    """Yield a table row for each step of each rank: rank, step, part, seconds, tokens, loss.
+
+    The part is `warmup`, `discarded` or `measured`.
+    """
     for rank in result.ranks:
         for part in ("warmup", "discarded", "samples") if rank.window else ():
             label = "measured" if part == "samples" else part

@@ -25,7 +25,7 @@ class CUDA(DeviceType):
         return machine.driver
 
     def lacks(self, torch_version: str) -> str:
-        """Return the reason why this version of torch is not built for CUDA; empty if it may be."""
+        """Return why this version of torch is not built for CUDA; empty if it is or may be."""
         if torch_version.endswith("+cpu"):
             return "the installed torch is built for CPUs only"
         if "+rocm" in torch_version or "+xpu" in torch_version:

@@ -51,10 +51,10 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def parallelize_model(self, run: Run) -> Any:
-        """Return the replicated model. Raises ScenarioError if there is no process group.
+        """Return the model wrapped in DistributedDataParallel.
 
         Buffers are not broadcast: packed weights of quantized layers are buffers, and would be sent
-        in every step, though they never change.
+        in every step, though they never change. Raises ScenarioError without a process group.
         """
         import torch
         from torch.nn.parallel import DistributedDataParallel
@@ -73,16 +73,16 @@ class DDP(Plugin[DDPOptions]):
 
     @hookimpl
     def report_evidence(self, run: Run) -> dict[str, Any] | None:
-        """Return JSON evidence of the replicas, with any engine; None without replicas."""
+        """Return JSON evidence of the replicas; None if the model is not wrapped by DDP."""
         from torch.nn.parallel import DistributedDataParallel
 
         return _evidence(run) if isinstance(run.model, DistributedDataParallel) else None
 
 
 def _evidence(run: Run) -> dict[str, Any]:
-    """Return JSON evidence: world size, DDP's settings, and a difference of the replicas.
+    """Return JSON evidence: world size, DDP's settings, and how far the replicas differ.
 
-    The difference is between the largest and the smallest sum of a rank's trained parameters.
+    The difference is between the largest and the smallest of the ranks' sums of trained parameters.
     """
     import torch
 

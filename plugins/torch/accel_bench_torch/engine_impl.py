@@ -16,10 +16,11 @@ from accel_bench.modeling.sharding import clip_gradients, without_gradient_sync
 class TorchEngine:
     """Engine that takes optimizer steps on `run.model`.
 
-    The loss of a micro-batch is its sum over supervised elements divided by their number in the
-    whole step, over micro-batches and ranks. So the losses of micro-batches and of ranks add up. If
-    gradients are averaged over ranks, the loss is multiplied by the number of ranks to make that a
-    sum. Ranks that compute one batch together count as one rank.
+    The loss of a micro-batch is the sum of its elements' losses, divided by the number of
+    supervised elements of the whole step on all ranks. The losses of micro-batches and of ranks
+    thus add up to the step's mean loss. A plugin that averages gradients over ranks would divide
+    once more, so the loss is multiplied by the number of ranks. Ranks that compute one batch
+    together count as one.
     """
 
     def __init__(self, run: Run) -> None:
@@ -50,7 +51,7 @@ class TorchEngine:
             stopwatch.lap(batches, loss)
 
     def _forward_backward(self, batches: list[Batch], stopwatch: Stopwatch) -> torch.Tensor:
-        """Accumulate a step's gradients; return this rank's part of the step's loss, shape ()."""
+        """Accumulate a step's gradients; return this rank's share of the step's loss, a scalar."""
         device = self._device
         total = torch.zeros((), device=device)
         for number, batch in enumerate(batches, start=1):

@@ -31,7 +31,7 @@ class MPS(DeviceType):
         """Do nothing, since there is only one GPU."""
 
     def is_started(self) -> bool:
-        """Return whether the GPU holds tensors, since torch does not report its start."""
+        """Return whether torch has tensors on the GPU, which stands for a device in use."""
         if sys.platform != "darwin":
             return False
         import torch
@@ -45,7 +45,7 @@ class MPS(DeviceType):
         return (str(name()) if name else platform.processor() or "mps"), ""
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes that tensors and the driver now use."""
+        """Return the bytes that tensors now use and that the driver has now allocated."""
         module = self.module()
         return {
             "device_allocated_bytes": int(module.current_allocated_memory()),

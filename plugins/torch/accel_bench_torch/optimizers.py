@@ -20,9 +20,9 @@ class OptimizerOptions(Options):
     """True to update lists of tensors with few kernels; null is torch's choice, true on a GPU."""
 
     optimizer_in_backward: bool = False
-    """True to update each parameter in the backward pass, as soon as its gradient is there, and
-    free that at once: gradients are never all in memory, and the optimizer's time is part of the
-    backward phase."""
+    """True to update each parameter in the backward pass, as soon as its gradient is complete, and
+    to free the gradient at once. Gradients are then never all in memory, and the optimizer's time
+    is part of the backward phase."""
 
     @model_validator(mode="after")
     def _one_at_a_time(self) -> OptimizerOptions:
@@ -98,9 +98,10 @@ class TorchOptimizer(Plugin[OptionsT]):
     """Number of values that the optimizer stores for each parameter."""
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes per parameter of `gradients` and `optimizer state`.
+        """Return the bytes per parameter that `gradients` and `optimizer state` take.
 
-        Both are in the weights' dtype. An optimizer in the backward pass keeps no gradients.
+        The dtype of both is that of the weights. With `optimizer_in_backward` no gradients are
+        kept.
         """
         size = experiment.scenario.model.bytes_per_value
         state = {"optimizer state": float(size * self.state_values)} if self.state_values else {}

@@ -23,8 +23,8 @@ def build(
 ) -> torch.optim.Optimizer:
     """Return the optimizer `name` of torch.optim over the parameters that require a gradient.
 
-    `options` has its further arguments, and `optimizer_in_backward`. Raises InvalidRunError if no
-    parameter requires a gradient.
+    `options` has further arguments of the optimizer, and the switch `optimizer_in_backward`. Raises
+    InvalidRunError if no parameter requires a gradient.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained:
@@ -36,11 +36,11 @@ def build(
 
 
 class OptimizerInBackward(Optimizer):
-    """Optimizer that updates each parameter in the backward, as soon as its gradient is complete.
+    """Optimizer that updates each parameter in the backward pass, once its gradient is complete.
 
-    `make` returns the optimizer of a list of parameters. It has an optimizer for each parameter,
-    which all share its state. `step` and `zero_grad`, which engines call, do nothing. The constant
-    learning rate is in `param_groups`, where schedules look.
+    `make` returns an optimizer of a list of parameters. It is called for each parameter alone, and
+    all these optimizers share one state. `step` and `zero_grad`, which engines call, do nothing.
+    The constant learning rate is in `param_groups`, where learning-rate schedules look.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class OptimizerInBackward(Optimizer):
 
 
 class FirstStep(TorchDispatchMode):
-    """Recorder of the operations in an optimizer's first step, whose hooks are then removed."""
+    """Recorder of the torch operations that an optimizer calls in its first step.
+
+    After that step it removes its hooks from the optimizer.
+    """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
@@ -101,7 +104,7 @@ class FirstStep(TorchDispatchMode):
         return sorted(name for name in self._names if name.startswith(("_fused_", "_foreach_")))
 
     def remove(self) -> None:
-        """Remove the hooks, and stop recording if the first step has not ended."""
+        """Remove the hooks from the optimizer; stop a recording that has not ended."""
         self._context.close()
         for handle in self._handles:
             handle.remove()
@@ -120,7 +123,7 @@ class FirstStep(TorchDispatchMode):
 
 
 def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> dict[str, Any]:
-    """Return JSON evidence: the class, the kernels of the first step, and the updated tensors.
+    """Return JSON evidence: the optimizer's class, kernels in its first step, and state dtypes.
 
     `first` is the optimizer's recorder. Before the first step has ended, the kernels are unknown.
     """
@@ -149,7 +152,7 @@ def optimizer_evidence(optimizer: torch.optim.Optimizer, first: FirstStep) -> di
 
 
 def _parts(optimizer: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Return the optimizers that step: one, or in the backward pass one for each parameter."""
+    """Return the optimizers that take steps: `optimizer` itself, or one for each parameter."""
     return (
         list(optimizer.parts.values())
         if isinstance(optimizer, OptimizerInBackward)

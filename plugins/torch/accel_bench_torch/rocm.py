@@ -8,7 +8,7 @@ from pathlib import Path
 from accel_bench import DeviceType, Machine
 
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
-"""Linux folder with the processors of AMD's driver; processors with SIMD units are GPUs."""
+"""Linux folder of AMD's driver with a folder for each processor; those with SIMD units are GPUs."""
 
 
 class ROCm(DeviceType):
@@ -21,9 +21,9 @@ class ROCm(DeviceType):
     pins_memory = True
 
     def find(self, machine: Machine) -> Sequence[str]:
-        """Return the marketing names of the GPUs in the driver's topology.
+        """Return the marketing names of the GPUs that AMD's driver lists.
 
-        A GPU without such a name is called by its architecture.
+        A GPU without a marketing name is called by its architecture, such as `gfx942`.
         """
         nodes = sorted(TOPOLOGY.glob("[0-9]*"), key=lambda node: int(node.name))
         return [_name(node, facts) for node in nodes if (facts := _facts(node))]
@@ -36,10 +36,7 @@ class ROCm(DeviceType):
 
 
 def _facts(node: Path) -> dict[str, str]:
-    """Return the properties in a node's folder of the driver's topology, if the node is a GPU.
-
-    They are empty for a CPU, or for an unreadable node.
-    """
+    """Return the properties in a processor's folder by name; empty for a CPU or if unreadable."""
     try:
         lines = (node / "properties").read_text(encoding="utf8").splitlines()
     except OSError:
@@ -49,7 +46,7 @@ def _facts(node: Path) -> dict[str, str]:
 
 
 def _name(node: Path, facts: dict[str, str]) -> str:
-    """Return a GPU's marketing name, or if it has none its architecture, such as `gfx942`.
+    """Return a GPU's marketing name, or its architecture, such as `gfx942`, if it has no name.
 
     `node` is its folder in the driver's topology, and `facts` are its properties.
     """

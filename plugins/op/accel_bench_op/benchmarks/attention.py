@@ -10,7 +10,7 @@ from accel_bench_op.benchmarks.part_benchmark import PartBenchmark
 from accel_bench_op.benchmarks.shapes import MIXED_SIZES
 
 PARTS_OF_A_ROW = (2, 4, 8, 8)
-"""Sequences of a packed row: one half of its tokens, one quarter, two eighths."""
+"""Divisors of a row's tokens that give the lengths of its packed sequences."""
 
 
 NO_FLOAT32 = "its kernel has no float32 on a GPU; set the dtype to bfloat16"
@@ -26,7 +26,7 @@ class _Attention(PartBenchmark):
     """True for the flash kernel on a GPU."""
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries, and keys and values with possibly fewer heads."""
+        """Return queries, keys and values; keys and values may have fewer heads."""
         sizes = self.shape.length, self.shape.head
         query = self.activations(self.shape.batch, self.shape.heads, *sizes)
         key, value = (
@@ -41,12 +41,12 @@ class _Attention(PartBenchmark):
         return [self.shape.length] * self.shape.batch
 
     def unavailable(self) -> str:
-        """Return the reason if the kernel lacks the dtype on this device; empty otherwise."""
+        """Return why flash attention cannot run in this dtype on this device; empty if it can."""
         lacks = self.is_flash and self.device != "cpu" and self.dtype in ("float32", "float64")
         return f"benchmark {self.name}: {NO_FLOAT32}" if lacks else ""
 
     def flops(self) -> int | None:
-        """Return the FLOPs of two products within each sequence; the causal mask skips half."""
+        """Return the forward FLOPs of the two matrix products, without the masked half."""
         return attention_flops(self.shape.heads, self.shape.head, self.lengths)
 
 
@@ -97,7 +97,7 @@ class VarlenAttention(_Attention):
         return [self.shape.length // part for part in PARTS_OF_A_ROW] * self.shape.batch
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries, keys and values (tokens, heads, head), and start indices of sequences."""
+        """Return queries, keys and values (tokens, heads, head), and sequences' start indices."""
         import torch
 
         tokens, head = sum(self.lengths), self.shape.head
@@ -117,5 +117,8 @@ class VarlenAttention(_Attention):
 
 
 def attention_flops(heads: int, head: int, lengths: Sequence[int]) -> int:
-    """Return the forward FLOPs of causal attention, half as many as full attention has."""
+    """Return the forward FLOPs of causal attention, half of those of attention without a mask.
+
+    `head` is the width of a head, and `lengths` are the tokens of each sequence.
+    """
     return 2 * heads * head * sum(length * length for length in lengths)

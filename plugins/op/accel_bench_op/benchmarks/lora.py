@@ -37,20 +37,20 @@ class LoraLinear(PartBenchmark):
         return f"benchmark {self.name} needs {library}: {install_command(extra)}"
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module whose `proj` is PEFT's layer."""
+        """Return a module whose layer `proj` has a frozen base and PEFT's LoRA adapter."""
         sizes = self.shape.hidden, self.shape.intermediate
         return self.build(impl.lora.adapted, self.base, *sizes, self.rank)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the float64 reference: the base's dequantized matrix with the same adapter."""
+        """Return a float64 copy of the module `fn`, with the base's dequantized weights."""
         return impl.lora.in_float64(fn, self.base)
 
     def flops(self) -> int | None:
-        """Return the FLOPs of the products with the base and the adapter's two matrices."""
+        """Return the forward FLOPs of the products with the base's and the adapter's matrices."""
         return self._base_flops + self._adapter_flops
 
     def backward_flops(self) -> int | None:
-        """Return the FLOPs of the gradients of input and adapter; the base is frozen."""
+        """Return the FLOPs of the gradients of the input and the adapter; the base is frozen."""
         return self._base_flops + 2 * self._adapter_flops
 
     @property
@@ -76,8 +76,8 @@ class LoraNF4Linear(LoraLinear):
 class LoraInt8Linear(LoraLinear):
     """Linear layer with LoRA over a base in int8 by bitsandbytes.
 
-    Inputs are quantized too, each with an error of up to 1/254 of its row's largest, about 1/80 of
-    a typical input; in a sum over a row these errors average out except for a factor of two.
+    Inputs are quantized too. The error of each is at most 1/254 of the largest input in its row,
+    which is about 1/80 of a typical input. Outputs have at most about twice that relative error.
     """
 
     name = "lora_int8_linear"

@@ -32,7 +32,7 @@ class TransformersBenchmark(PartBenchmark):
         return impl.transformers_parts.in_float64(fn)
 
     def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return a float64 copy of `fn` that uses the same experts; None without experts."""
+        """Return a float64 copy of `fn` with the experts that `fn` chooses; None without any."""
         return impl.transformers_parts.in_float64_with_experts_of(fn)
 
 
@@ -59,13 +59,13 @@ class GroupedExperts(TransformersBenchmark):
         return impl.transformers_parts.experts(self.shape, self.device, self.dtype)
 
     def flops(self) -> int | None:
-        """Return the FLOPs of three products for each token and chosen expert."""
+        """Return the forward FLOPs: three matrix products for each token and expert it uses."""
         per_expert = 3 * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * self.shape.experts_per_token * per_expert
 
 
 class _BlockBenchmark(TransformersBenchmark):
-    """Base class of benchmarks of a block, or its attention, on states (batch, tokens, hidden)."""
+    """Base class of benchmarks of a decoder block or its attention on hidden states."""
 
     part: Literal["block", "attention"] = "block"
     rotates = True
@@ -77,32 +77,32 @@ class _BlockBenchmark(TransformersBenchmark):
         return (*hidden, *(self.turns() if self.rotates else ())), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module around transformers' block or attention."""
+        """Return a module that wraps transformers' decoder block or attention."""
         parts = impl.transformers_parts
         make = parts.block if self.part == "block" else parts.attention
         return parts.BlockModule(make(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return the forward FLOPs of the block, or of its attention with projections."""
+        """Return the forward FLOPs of the block, or of its attention and projections."""
         return (block_flops if self.part == "block" else attention_part_flops)(self.shape)
 
 
 class _ModelBenchmark(TransformersBenchmark):
-    """Base class of benchmarks of a causal language model with its loss, or of few blocks."""
+    """Base class of benchmarks of the loss of a causal language model, whole or shortened."""
 
     operation = "causal_lm"
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return tokens of shape (batch, tokens)."""
+        """Return random token ids of shape (batch, tokens)."""
         return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module that returns the loss of the transformers model in its `model`."""
+        """Return a module that computes the loss of the transformers model in `fn().model`."""
         parts = impl.transformers_parts
         return parts.LossOnlyModel(parts.model(self.shape, self.device, self.dtype))
 
     def flops(self) -> int | None:
-        """Return the FLOPs of all blocks and of the output projection."""
+        """Return the forward FLOPs of all blocks and of the output projection."""
         head = 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
         return self.shape.layers * block_flops(self.shape) + head
 
@@ -158,14 +158,14 @@ mixtral = _of(_ModelBenchmark, "mixtral", "Mixtral with its loss.", with_few_lay
 
 
 def attention_part_flops(shape: Shape) -> int:
-    """Return the forward FLOPs of causal attention with its projections."""
+    """Return the forward FLOPs of a block's causal attention and its four projections."""
     projected = shape.hidden * shape.head * (2 * shape.heads + 2 * shape.key_heads)
     scores = attention_flops(shape.heads, shape.head, [shape.length] * shape.batch)
     return 2 * shape.tokens * projected + scores
 
 
 def block_flops(shape: Shape) -> int:
-    """Return the forward FLOPs of a block: attention, and an MLP or the experts of each token."""
+    """Return a block's forward FLOPs: attention, and the MLP or each token's experts."""
     per_token = shape.mlp_matrices * shape.experts_per_token * shape.intermediate * shape.hidden
     router = shape.hidden * shape.experts
     return attention_part_flops(shape) + 2 * shape.tokens * (per_token + router)

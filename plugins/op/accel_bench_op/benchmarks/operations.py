@@ -53,7 +53,7 @@ class _MLPBenchmark(PartBenchmark):
         return self.module(impl.layers.GatedMLP, *widths, self.activation)
 
     def flops(self) -> int | None:
-        """Return the FLOPs of the projections."""
+        """Return the forward FLOPs of the matrix products."""
         weights = self.shape.mlp_matrices * self.shape.hidden * self.shape.intermediate
         return 2 * self.shape.tokens * weights
 
@@ -97,7 +97,7 @@ class EmbeddingBenchmark(PartBenchmark):
     unread = ("weight",)
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return tokens of shape (batch, tokens)."""
+        """Return random token ids of shape (batch, tokens)."""
         return (self.indices(self.shape.vocabulary, self.shape.batch, self.shape.length),), {}
 
     def fn(self) -> Callable[..., Any]:
@@ -107,7 +107,7 @@ class EmbeddingBenchmark(PartBenchmark):
         return self.module(nn.Embedding, self.shape.vocabulary, self.shape.hidden)
 
     def bytes_moved(self) -> int | None:
-        """Return the bytes of the token ids, and of their vectors, which are read and written."""
+        """Return the bytes of the ids read, and of the vectors read and written."""
         vectors = self.shape.hidden * as_dtype(self.dtype).itemsize
         return self.shape.tokens * (TOKEN_BYTES + 2 * vectors)
 
@@ -122,7 +122,10 @@ class RotaryEmbeddingBenchmark(PartBenchmark):
     sizes = LLAMA_SIZES
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries and keys in the projections' layout, with cosines and sines."""
+        """Return queries and keys, and cosines and sines.
+
+        Queries and keys have the memory layout in which projections return them.
+        """
         shape = self.shape
         query, key = (
             # Heads beside one another in memory: a view of what a projection makes.
@@ -139,7 +142,7 @@ class RotaryEmbeddingBenchmark(PartBenchmark):
         return impl.layers.rotary
 
     def postprocess_for_backward(self, out: Any) -> Any:
-        """Return both outputs as one tensor, so that queries and keys both get a gradient."""
+        """Return rotated queries and keys as one tensor, so that both get a gradient."""
         import torch
 
         return torch.cat([output.flatten() for output in out])
@@ -181,7 +184,7 @@ class LinearCrossEntropyBenchmark(PartBenchmark):
         return self.module(impl.layers.LinearCrossEntropy, self.shape.hidden, self.shape.vocabulary)
 
     def flops(self) -> int | None:
-        """Return the FLOPs of the projection."""
+        """Return the forward FLOPs of the output projection."""
         return 2 * self.shape.tokens * self.shape.hidden * self.shape.vocabulary
 
 
@@ -194,19 +197,19 @@ class AdamWBenchmark(PartBenchmark):
     requires_grad = False
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the gradient of each matrix."""
+        """Return a random gradient for each matrix."""
         sizes = enumerate(self.shape.block_matrices)
         return tuple(self.activations(*size, seed=seed) for seed, size in sizes), {}
 
     def fn(self) -> Callable[..., Any]:
-        """Return a module that holds the matrices, and steps with given gradients."""
+        """Return a module that holds the matrices; a call with gradients takes one step."""
         return self.module(impl.layers.AdamWStep, self.shape.block_matrices)
 
     def reference(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a copy of the module `fn` in float64, optimizer state included."""
+        """Return a float64 copy of the module `fn` and of its optimizer's state."""
         return impl.layers.stepping_in_float64(fn)
 
     def bytes_moved(self) -> int | None:
-        """Return the bytes of weights and two moments, read and written, and of gradients."""
+        """Return the bytes of gradients read, and of weights and two moments read and written."""
         elements = sum(rows * columns for rows, columns in self.shape.block_matrices)
         return 7 * elements * as_dtype(self.dtype).itemsize

@@ -67,18 +67,21 @@ class PartBenchmark(Benchmark):
         return (self.activations(self.shape.batch, self.shape.length, self.shape.hidden),), {}
 
     def build(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Return `make(*args)` with the benchmark's device and dtype, and a fixed seed.
+        """Return `make(*args)`, called with the benchmark's device and dtype and a fixed seed.
 
-        The method builds weights, which are equal for every batch.
+        It is for weights, which must be the same in every call.
         """
         return impl.seeded.made(make, *args, device=self.device, dtype=self.dtype, seed=seed)
 
     def module(self, kind: Callable[..., Any], *args: Any) -> Any:
-        """Return the module `kind(*args)` with random weights."""
+        """Return the module `kind(*args)` with random weights from a fixed seed."""
         return self.build(impl.seeded.filled, kind, *args)
 
     def drawn(self, make: Callable[..., Any], *args: Any, seed: int = 0) -> Any:
-        """Return `make(*args)` like `build`, with a seed that depends on torch's; for batches."""
+        """Return `make(*args)` as `build` does, but for batches.
+
+        The seed also depends on `torch.manual_seed`, so that batches can differ.
+        """
         return self.build(make, *args, seed=impl.seeded.batch_seed(seed))
 
     def activations(self, *sizes: int, seed: int = 0) -> torch.Tensor:
@@ -95,7 +98,7 @@ class PartBenchmark(Benchmark):
         return self.drawn(torch.randint, 0, below, sizes)
 
     def turns(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cosines and sines (1, tokens, head) of the positions for rotary embedding."""
+        """Return the cosines and sines (1, tokens, head) that rotary embedding needs."""
         shape = self.shape
         angles = impl.layers.angles, shape.length, shape.head, shape.rotary_base
         return self.build(*angles)

@@ -33,7 +33,7 @@ def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_p
 
 @dataclass(frozen=True)
 class Shape:
-    """Model of the catalog with changes and a batch; dimensions have one name for all models."""
+    """Dimensions of a catalog model, possibly changed, and of a batch, under common names."""
 
     card: str
     """Name of the model in the catalog."""
@@ -114,7 +114,7 @@ NANOGPT: Mapping[str, Any] = {
     "embd_pdrop": 0.0,
     "attn_pdrop": 0.0,
 }
-"""Changes of nanoGPT to GPT-2's configuration: a vocabulary multiple of 64, no dropout."""
+"""Changes that nanoGPT makes to GPT-2's configuration: vocabulary a multiple of 64, no dropout."""
 
 SMALL: Mapping[str, Any] = {
     "vocab_size": 256,
@@ -131,7 +131,7 @@ values, the block of 4-bit scales, and of 16 bytes, for torch's grouped product.
 
 
 def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Shape:
-    """Return a shape of GPT-2 as in nanoGPT: 1,024 tokens, by default 12 sequences."""
+    """Return a shape of nanoGPT's GPT-2: sequences of 1,024 tokens, by default 12 sequences."""
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
     return Shape("gpt2", batch, 1024, {**NANOGPT, **sizes})
 
@@ -181,12 +181,12 @@ def find_shape(name: str, batch: int | None = None, length: int | None = None) -
 
 
 def sizes_of(tiny: str, *names: str) -> Sizes:
-    """Return sizes of a benchmark by name: a family's tiny shape, and the named shapes."""
+    """Return benchmark sizes by name: the shape `tiny` as size `tiny`, and the shapes `names`."""
     return {"tiny": {"model": tiny}, **{name: {"model": name} for name in names}}
 
 
 def with_few_layers(sizes: Sizes) -> Sizes:
-    """Return the sizes, with a variant of two blocks after each size except `tiny`."""
+    """Return sizes with a variant of only two blocks after each size except `tiny`."""
     names = [size for name in sizes if name != "tiny" for size in (name, name + FEW_LAYERS)]
     return sizes_of(str(sizes["tiny"]["model"]), *names)
 

@@ -17,7 +17,7 @@ from accel_bench.errors import PluginError
 from accel_bench_padding_free.batches import Attention
 
 Heads: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Queries, keys and values, each of shape (1, heads, tokens, size of a head)."""
+"""Queries, keys and values, each of shape (1, heads, tokens, width of a head)."""
 
 KERNEL_OPTIONS = frozenset({"scale", "window_size"})
 """Arguments that this plugin needs of torch's kernel, and that its first versions lack."""
@@ -42,7 +42,10 @@ class SeparatedAttention:
     """Replacement of one of transformers' attention functions, until `undo` restores it."""
 
     def __init__(self, name: str, longest: int) -> None:
-        """Replace transformers' attention function `name`, up to `longest` tokens a sequence."""
+        """Replace transformers' attention function called `name`.
+
+        `longest` is the largest number of tokens in a sequence.
+        """
         self.name = name
         self.calls: dict[str, int] = {}
         self._before = ALL_ATTENTION_FUNCTIONS._local_mapping.get(name)
@@ -57,7 +60,7 @@ class SeparatedAttention:
             ALL_ATTENTION_FUNCTIONS[self.name] = self._before
 
     def _count(self, kernel: str) -> None:
-        """Count a kernel's call unless it is compiled: a count would cause a recompilation."""
+        """Count a call of a kernel, except in compiled code, where a count causes recompilation."""
         if not torch.compiler.is_compiling():
             self.calls[kernel] = self.calls.get(kernel, 0) + 1
 
@@ -87,11 +90,11 @@ def for_rows(original: Any, attend: Callable[[nn.Module, Heads, torch.Tensor, An
 
 
 def by_torch(original: Any, longest: int, count: Callable[[str], None]) -> Any:
-    """Return an attention function that computes the sequences of a row with torch alone.
+    """Return an attention function that separates the sequences of a row, using torch alone.
 
     On a GPU it calls torch's kernel for packed sequences, on a CPU it computes them one by one.
-    Sequences have at most `longest` tokens. `count` is called with the kernel's name. For other
-    batches the function calls `original`, transformers' function.
+    Sequences have at most `longest` tokens. `count` is called with the kernel's name. For batches
+    without start indices it calls `original`, transformers' function.
     """
 
     def attend(
@@ -111,7 +114,7 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
     """Return an attention function that passes the start indices of sequences to flash-attn.
 
     Sequences have at most `longest` tokens. `count` is called with the kernel's name. `original` is
-    transformers' function for flash-attn, which is called for other batches too.
+    transformers' function for flash-attn, which also computes batches without start indices.
     """
 
     def attend(module: nn.Module, heads: Heads, starts: torch.Tensor, others: Any) -> Any:
@@ -129,16 +132,16 @@ def by_flash_attention(original: Any, longest: int, count: Callable[[str], None]
 
 
 def longest_of(others: dict[str, Any], longest: int) -> int:
-    """Return the maximum tokens of a sequence: `longest`, or more if the batch passes more.
+    """Return the largest number of tokens in a sequence, the limit that kernels are given.
 
-    `others` are further arguments of the attention function. Kernels compute no query beyond this
-    length. Other collators pass theirs as `max_length_q`.
+    It is `longest`, or the batch's own limit `max_length_q` if that is larger. `others` are further
+    arguments of the attention function.
     """
     return max(longest, int(others.get("max_length_q") or 0))
 
 
 def refuse_unknown(others: dict[str, Any]) -> None:
-    """Raise PluginError if `others`, further arguments, has one that would be silently ignored."""
+    """Raise PluginError if attention by sequences would silently ignore an argument in `others`."""
     wrong = [name for name in UNKNOWN if others.get(name) is not None]
     if others.get("is_causal") is False:
         wrong.append("is_causal=False")
@@ -150,11 +153,11 @@ def refuse_unknown(others: dict[str, Any]) -> None:
 
 
 def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> torch.Tensor:
-    """Return the attention by torch's kernel, of shape (1, tokens, heads, size of a head).
+    """Return the attention by torch's kernel, of shape (1, tokens, heads, width of a head).
 
     `starts` are the start indices of the sequences of at most `longest` tokens, and `others`
-    further arguments of the attention function. Inputs are cast: autocast misses this kernel, and
-    rotary embeddings may produce float32.
+    further arguments of the attention function. Inputs are cast to one dtype, since autocast does
+    not cast them for this kernel, and rotary embeddings may return float32.
     """
     autocast = torch.is_autocast_enabled("cuda")
     dtype = torch.get_autocast_dtype("cuda") if autocast else heads[0].dtype
@@ -183,7 +186,7 @@ def _on_gpu(heads: Heads, starts: torch.Tensor, longest: int, others: Any) -> to
 def one_by_one(heads: Heads, starts: torch.Tensor, others: Any) -> torch.Tensor:
     """Return the attention within each sequence, computed one after the other.
 
-    Inputs have shape (1, heads, tokens, size), the result (1, tokens, heads, size). `starts` are
+    `heads` have shape (1, heads, tokens, width), the result (1, tokens, heads, width). `starts` are
     the start indices of the sequences, and `others` further arguments of the attention function. No
     tensor of tokens x tokens is made. On a CPU, reading the start indices needs no waiting, but a
     compiler would recompile for each new start index.
@@ -218,9 +221,10 @@ def _band(length: int, window: int | None) -> torch.Tensor | None:
 
 
 def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
-    """Return the attention for this run's model and device, and a reason if it is a fallback.
+    """Return the attention for this run's model and device, and why it is not the wanted one.
 
-    `wanted` is the option `attention`. Raises PluginError if the wanted attention is unsupported.
+    `wanted` is the option `attention`. The second text is empty if the wanted attention is used.
+    Raises PluginError if the wanted attention is unsupported.
     """
     asked = run.scenario.model.attention
     if asked == "flash_attention_2":
@@ -240,7 +244,7 @@ def choose_attention(run: Run, wanted: str) -> tuple[Attention, str]:
 
 
 def not_by_sequences(run: Run) -> str | None:
-    """Return the reason why sequences cannot be computed alone here; None if they can."""
+    """Return why attention cannot compute each sequence alone here; None if it can."""
     config = getattr(run.model, "config", None)
     config = config.get_text_config() if config is not None else None
     if getattr(config, "attn_logit_softcapping", None):

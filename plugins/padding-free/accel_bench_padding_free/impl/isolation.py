@@ -18,18 +18,18 @@ PROBE_LENGTHS = (16, 32)
 """Lengths of the probe's sequences in tokens; kernels of quantized layers need multiples of 16."""
 
 ALLOWED_DIFFERENCE = {torch.float32: 1e-2}
-"""Maximum relative distance of the probe's logits, by the dtype of matrix products."""
+"""Largest relative distance of the probe's logits, by the dtype of matrix products."""
 
 ALLOWED_IN_HALF = 1e-1
-"""Maximum relative distance in 16 bits; attending to another sequence gives more than 1."""
+"""Largest relative distance in 16 bits; attending to another sequence gives more than 1."""
 
 
 def prove_isolation(run: Run, attention: Attention) -> float | None:
-    """Return the distance of a sequence's logits in a row from its logits alone.
+    """Return how far a sequence's logits in a row are from its logits when computed alone.
 
-    The relative distance is for a sequence behind another one, with the model's own attention; it
-    is None for a model without weights yet. Raises InvalidRunError if the distance exceeds the
-    maximum: then sequences attend to one another, or positions do not start again.
+    In the row, another sequence stands before it. The result is a relative distance, or None for a
+    model that has no weights yet. Raises InvalidRunError if the distance is too large: then
+    sequences attend to one another, or positions do not start again.
     """
     if any(parameter.is_meta for parameter in run.model.parameters()):
         return None
@@ -59,8 +59,8 @@ def prove_isolation(run: Run, attention: Attention) -> float | None:
 def _still(model: nn.Module) -> Iterator[None]:
     """Disable a model's dropout within the block.
 
-    Only modules without weights change mode: in evaluation mode, quantized layers may switch to
-    kernels without gradients for good.
+    Only modules without weights are set to evaluation mode. A quantized layer in evaluation mode
+    may switch, for good, to a kernel that computes no gradients.
     """
     told = [m for m in model.modules() if m.training and not (m._parameters or m._buffers)]
     for module in told:

@@ -24,7 +24,7 @@ LEARNING_RATE = 1e-2
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
-    """Return float64 for float64, or else float32; Thunder lacks `torch.promote_types`."""
+    """Return float64 for float64, else float32; Thunder lacks torch's own function for this."""
     return torch.float64 if given == torch.float64 else torch.float32
 
 
@@ -104,8 +104,8 @@ def rotary(
 def angles(length: int, head: int, base: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return cosines and sines (1, tokens, head) of rotary embedding in torch's default dtype.
 
-    `head` is the width of a head. `base` is the base of the powers that are the angles'
-    frequencies.
+    `length` is the number of tokens, and `head` the width of a head. `base` is the base of the
+    angles' frequencies, in models' configurations often `rope_theta`.
     """
     steps = torch.arange(0, head, 2, dtype=torch.float64) / head
     turns = torch.outer(torch.arange(length, dtype=torch.float64), base**-steps)
@@ -119,7 +119,7 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
 
 
 class AdamWStep(nn.Module):
-    """Matrices that torch's AdamW updates; the first step creates the optimizer's state."""
+    """Module of matrices and their AdamW optimizer, whose state the first step creates."""
 
     def __init__(self, sizes: Sequence[tuple[int, int]]) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class AdamWStep(nn.Module):
         self.optimizer: Any = torch.optim.AdamW(self.weights, lr=LEARNING_RATE)
 
     def forward(self, *gradients: torch.Tensor) -> list[torch.Tensor]:
-        """Take an optimizer step with a gradient for each matrix, and return the matrices."""
+        """Take one optimizer step with these gradients of the matrices, and return the matrices."""
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
         self.optimizer.step()

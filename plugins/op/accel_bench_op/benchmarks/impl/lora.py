@@ -37,9 +37,9 @@ class ProjectionModule(nn.Module):
 
 
 def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule:
-    """Return a frozen projection with a nonzero LoRA adapter of a rank.
+    """Return a frozen linear layer with a nonzero LoRA adapter of the rank `rank`.
 
-    `base` is the kind of the projection in `BASES`. `inputs` and `outputs` are numbers of features.
+    `base` is the kind of the layer in `BASES`. `inputs` and `outputs` are numbers of features.
     """
     module: Any = ProjectionModule(BASES[base](inputs, outputs).requires_grad_(False))
     module.is_loaded_in_4bit, module.is_loaded_in_8bit = base == "nf4", base == "int8"
@@ -53,9 +53,9 @@ def adapted(base: str, inputs: int, outputs: int, rank: int) -> ProjectionModule
 
 
 def in_float64(module: Any, base: str) -> ProjectionModule:
-    """Return a float64 copy of an adapted projection, with a dense base of equal values.
+    """Return a float64 copy of an adapted layer, with a dense base that has equal weights.
 
-    `base` is the kind of the projection's base in `BASES`.
+    `base` is the kind of the original base in `BASES`.
     """
     layer = module.proj
     matrix = DEQUANTIZE[base](layer.get_base_layer()).double()
@@ -109,7 +109,7 @@ def _int8(inputs: int, outputs: int) -> nn.Module:
 
 
 def _gptq(inputs: int, outputs: int) -> nn.Module:
-    """Return GPTQModel's torch layer with random codes, and scales for weights of usual spread."""
+    """Return GPTQModel's torch layer with random 4-bit weights of about the usual size."""
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
 
@@ -135,7 +135,7 @@ def _gptq(inputs: int, outputs: int) -> nn.Module:
 
 
 def _packed(inputs: int, outputs: int) -> dict[str, torch.Tensor]:
-    """Return GPTQ's packed tensors of format 2 by name: codes 0 to 15 around zero points of 8."""
+    """Return GPTQ's packed tensors (format 2) by name: random codes 0 to 15, zero points 8."""
     words, groups = inputs * 4 // WORD_BITS, inputs // GROUP
     limit = 2**31
     # Codes are uniform, so their standard deviation is a square root of (16 * 16 - 1) / 12.

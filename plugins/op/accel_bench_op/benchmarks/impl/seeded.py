@@ -28,9 +28,9 @@ def batch_seed(seed: int) -> int:
 
 
 def made(make: Callable[..., Any], *args: Any, device: str, dtype: str, seed: int) -> Any:
-    """Return `make(*args)`, called with a seed, and with a device and a dtype as torch's defaults.
+    """Return `make(*args)`, called with this seed and with this default device and dtype of torch.
 
-    The global random state and the defaults are restored after the call.
+    The global random state and torch's defaults are restored after the call.
     """
     place, before = torch.device(device), torch.get_default_dtype()
     with of_torch_type(place.type).keep_random_state(device_index(place)), place:

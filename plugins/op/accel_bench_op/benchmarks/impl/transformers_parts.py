@@ -17,7 +17,7 @@ from accel_bench.modeling.random_weights import random_model
 from accel_bench_op.benchmarks.shapes import Shape
 
 FEW_TOKENS = 64
-"""Vocabulary size of a model that only provides a block."""
+"""Vocabulary size of a model that is built only to take one block out of it."""
 
 SEED = 0
 
@@ -35,14 +35,17 @@ class LossOnlyModel(nn.Module):
 
 
 class BlockModule(nn.Module):
-    """Decoder block or attention, with rotary cosines and sines as positional arguments."""
+    """Wrapper of a decoder block or its attention that returns the hidden states alone."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
         self.part = part
 
     def forward(self, hidden: torch.Tensor, *turns: torch.Tensor) -> torch.Tensor:
-        """Return the output for hidden states of shape (batch, tokens, hidden)."""
+        """Return hidden states (batch, tokens, hidden) after the block.
+
+        `turns` are cosines and sines of rotary embedding, or nothing if the block takes none.
+        """
         rotary = {"position_embeddings": turns, "attention_mask": None} if turns else {}
         output: Any = self.part(hidden, **rotary)
         return output[0] if isinstance(output, tuple) else output
@@ -72,14 +75,14 @@ def attention(shape: Shape, device: str, dtype: str) -> nn.Module:
 
 
 def experts(shape: Shape, device: str, dtype: str) -> nn.Module:
-    """Return the experts of a decoder block, which multiply by `grouped_mm`."""
+    """Return a decoder block's module of experts, with the implementation `grouped_mm`."""
     (module,) = experts_of(block(shape, device, dtype))
     multiply_by("grouped_mm", module)
     return module
 
 
 def experts_of(module: nn.Module) -> list[Any]:
-    """Return the submodules of experts, whose implementation transformers chooses."""
+    """Return the submodules of experts whose implementation transformers can switch."""
     return [part for part in module.modules() if hasattr(part, "gate_up_proj")]
 
 
@@ -97,9 +100,10 @@ def in_float64(module: nn.Module) -> nn.Module:
 
 
 def in_float64_with_experts_of(module: nn.Module) -> nn.Module | None:
-    """Return a float64 copy of a module that uses the experts chosen by the module's own routers.
+    """Return a float64 copy of a module with the expert choices of the module's own routers.
 
-    The result is None for a module without routers.
+    In each call, the routers of `module` itself run first and choose. The result is None for a
+    module without routers.
     """
     if not routers_of(module):
         return None
@@ -130,7 +134,7 @@ def routers_of(module: nn.Module) -> list[nn.Module]:
 
 
 def chosen_experts(module: nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Return the experts that each router chooses in a call: (tokens, experts per token)."""
+    """Return each router's expert indices (tokens, experts per token) in a call of the module."""
     chosen: list[torch.Tensor] = []
 
     def note(_: Any, args: Any, out: Any) -> None:
