@@ -327,7 +327,7 @@ def _distances(
 ) -> dict[str, float]:
     """Return the relative distance of each expected tensor by name.
 
-    Where the expected tensor is exactly zero, the error is divided by `least` times the largest
+    If the expected tensor is zero but for rounding, the error is divided by `least` times the largest
     expected value. Raises _Mismatch for a missing tensor, or another shape or kind of dtype.
     """
     if missing := [name for name in expected if name not in found]:
