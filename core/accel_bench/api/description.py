@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 class RunDescription(NamedTuple):
-    """Description of a run for experiment trackers: values by the column names of the store."""
+    """Description of a run for experiment trackers; keys are named as columns of the store."""
 
     identity: dict[str, Any]
     """Ids, status, reasons and machine of the run."""
@@ -64,8 +64,7 @@ class RunDescription(NamedTuple):
 
 
 def describe_run(result: Result) -> RunDescription:
-    """Return a run's settings, metrics and steps for experiment trackers, without unknown
-    values."""
+    """Return a run's settings, metrics and steps for experiment trackers, if they are known."""
     columns = derived_columns(result)
 
     def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:
@@ -100,8 +99,7 @@ def describe_run(result: Result) -> RunDescription:
 
 
 def _is_completed(audited: str) -> bool:
-    """Return whether `audited`, a run's status after its self-audit, means a completed or imported
-    run."""
+    """Return whether `audited`, the status after the run's self-audit, is imported or completed."""
     return audited == IMPORTED or Status(audited).completed
 
 

@@ -60,7 +60,7 @@ class Results(Sequence[Result]):
     @property
     def conclusion(self) -> str:
         """Conclusion of the comparison in one sentence; for several scenarios one line each, with
-        the name."""
+        the scenario's name."""
         if len(self.summaries) == 1:
             return conclusion(self.summaries[0])
         return "\n".join(f"{summary.scenario}: {conclusion(summary)}" for summary in self.summaries)

@@ -159,12 +159,12 @@ def run_purpose(
     overrides: Mapping[str, Any] | None = None,
     trust_remote_code: bool = False,
 ) -> list[Any]:
-    """Run the function of a purpose on one stack of a scenario, in fresh processes of its ranks.
+    """Call the function of an entry point on each rank of a stack, in fresh processes.
 
-    `purpose` is the name of an entry point of `accel_bench.purposes`, which is the function.
-    `stack` is the stack's name, by default the baseline's. `overrides` changes dotted keys. The
-    returned list holds the function's value on each rank, by rank. Nothing is measured or stored,
-    and torch is not imported into this process.
+    `purpose` names the function's entry point in the group `accel_bench.purposes`. `stack` is the
+    name of a stack of the scenario, by default the baseline's. `overrides` changes dotted keys of
+    the scenario. The returned list holds the function's value on each rank, in order of ranks.
+    Nothing is measured or stored, and torch is not imported into this process.
 
     Raises ScenarioError for faulty input, PluginError for an unknown purpose, and WorkerError if a
     rank has failed.
@@ -210,8 +210,8 @@ def _request(
     overrides: Mapping[str, Any],
     options: Mapping[str, Any],
 ) -> PlanRequest:
-    """Return the planner's request, made from arguments of `run`; `options` are its further
-    options."""
+    """Return the planner's request for arguments of `run`, and for its keyword arguments
+    `options`."""
     for name, value in (("stacks", stacks), ("plugins", plugins)):
         if isinstance(value, str):
             raise ScenarioError(f"{name}: expected a list of names, such as [{value!r}]")

@@ -79,10 +79,11 @@ class StoredResults:
     def compare(
         self, a: str, b: str, *, other: StoredResults | None = None
     ) -> tuple[ExperimentComparison, ...]:
-        """Return a comparison of B with A for each common sweep point, as `accel-bench compare`.
+        """Return the comparison of `b` with `a` at each common sweep point, as `accel-bench
+        compare`.
 
-        A and B are each the name of a stack, SESSION/STACK, or the beginning of an id. `other`
-        holds B, if it is stored elsewhere. Raises StoreError for an unknown or ambiguous name.
+        `a` and `b` are a stack's name, SESSION/STACK, or the beginning of an id. `other` is the
+        store of `b`, by default this one. Raises StoreError for an unknown or ambiguous name.
         """
         with ExitStack() as stack:
             store = stack.enter_context(open_results(self.place))
@@ -110,7 +111,8 @@ def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
 
 
 def place_of(place: str | os.PathLike[str] | None) -> str:
-    """Return `place`, else ACCEL_BENCH_RESULTS' value, else the default: a folder or an address."""
+    """Return a results folder or address: `place`, else ACCEL_BENCH_RESULTS, or else the
+    default."""
     return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
 
 

@@ -31,9 +31,9 @@ DTYPES: dict[PeakDtype, tuple[str, ...]] = {
 
 
 class PeakFlops(Frozen):
-    """Dense peak FLOP/s of matrix products, by the dtype of operands. A multiplication and an
-    addition are two operations; products are accumulated in fp32, as by torch. A peak is null for a
-    device without units for the dtype."""
+    """Dense peak FLOP/s of matrix products, by the dtype of the operands. A multiplication and an
+    addition are two operations; sums are accumulated in fp32, as by torch. A peak is null for a
+    device without hardware units for the dtype."""
 
     bf16: float | None = Field(gt=0)
     """Peak for operands in bfloat16."""
@@ -136,9 +136,9 @@ def list_hardware() -> dict[str, Hardware]:
 
 
 def find_hardware(device_name: str) -> NamedHardware | None:
-    """Return the device with this torch, NVML or short name, or None unless exactly one matches.
-    Parts of a device (MIG), variants with other clocks and names of two products are not in the
-    table."""
+    """Return the device with this torch, NVML or short name; None if no device or several match.
+    The table has no parts of a device (MIG), no variants with other clocks, and no name that two
+    products share."""
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
     return NamedHardware(fitting[0], table[fitting[0]]) if len(fitting) == 1 else None
@@ -156,11 +156,11 @@ def named_hardware(name: str) -> NamedHardware:
 
 
 def devices_called(name: str) -> dict[str, Hardware]:
-    """Return the devices that a name means, by short name.
+    """Return the devices that `name` may mean, by short name.
 
-    The name is a device's short name or torch's name. Any other name means all devices that price
-    catalogs call so or whose short names contain its words. Raises HardwareError for an unknown
-    name.
+    A device's short name or torch's name means devices with exactly that name. Any other name means
+    all devices with that name in price catalogs, and all whose short names contain its words.
+    Raises HardwareError for an unknown name.
     """
     short, torch, catalog, words = _meanings(name)
     if devices := short or torch or {**catalog, **words}:
@@ -174,8 +174,8 @@ def devices_called(name: str) -> dict[str, Hardware]:
 
 
 def _meanings(name: str) -> list[dict[str, Hardware]]:
-    """Return four tables of devices by short name, one for each meaning of `name`. The meanings are
-    a short name, torch's name, a price catalog's name, and words of a short name."""
+    """Return the devices that `name` may mean, by short name, in four tables: as a short name,
+    torch's name, a price catalog's name, and words of a short name."""
     words = {*device_words(name)}
     tests: tuple[Callable[[str, Hardware], bool], ...] = (
         lambda short, _: short == name.lower(),
@@ -190,9 +190,9 @@ def _meanings(name: str) -> list[dict[str, Hardware]]:
 
 
 def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
-    """Return names to suggest instead of an unknown name: the nearest name of a price catalog.
-    Without a near one these are the short names in `table` that share a word with a digit, else
-    all."""
+    """Return known names to suggest for the unknown `name`: the nearest name in price catalogs, or
+    else the short names in `table` that contain a word of `name` with a digit, or else all short
+    names."""
     aliases = {alias.lower() for hardware in table.values() for alias in hardware.also_called}
     if near := get_close_matches(name.lower(), aliases - {*table}, n=1, cutoff=0.9):
         return near
@@ -203,9 +203,9 @@ def _relatives(name: str, table: Mapping[str, Hardware]) -> list[str]:
 def peak_flops(device_name: str, dtype: str, matmul_precision: str = "highest") -> float | None:
     """Return the dense peak of a device in FLOP/s for operands of a dtype, or None if unknown.
 
-    `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Float32 operands are rounded to
-    tf32 on NVIDIA devices that have it, unless `matmul_precision` is `highest` (torch's own meaning
-    of `high` and `medium`). The result is None for a device without the dtype, never a default.
+    `dtype` is torch's name (`bfloat16`) or the table's (`bf16`). Unless `matmul_precision`, a
+    setting of torch, is `highest`, float32 operands are rounded to tf32 on NVIDIA devices that have
+    tf32. The result is None for a device without the dtype, never a default.
     """
     named = find_hardware(device_name)
     return named.hardware.peak(dtype, matmul_precision) if named else None

@@ -24,7 +24,7 @@ USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
 
 
 class HubModel(NamedTuple):
-    """Statements of a hub about a model, or the reason why they are unknown."""
+    """What a hub states about a model, or the reason why nothing is known."""
 
     architecture: str | None = None
     """Class of the model in transformers; None if the hub does not state it."""
@@ -123,8 +123,7 @@ def _ask(model: ModelUse) -> HubModel:
 
 
 def _refused(model: ModelUse, error: Exception) -> HubModel:
-    """Return what the hub's error response says about a model: a problem, or a reason it is
-    unknown."""
+    """Return what a hub's error response means: the model does not exist, or nothing is known."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, RevisionNotFoundError):

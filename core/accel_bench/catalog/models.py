@@ -1,4 +1,4 @@
-"""Catalog of models with their published figures, and the resolution of a model's id."""
+"""Catalog of models with their published figures, and look-up of a model by its id."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def cards_of_family(family: str) -> dict[str, ModelCard]:
 
 
 def model_problems(model: ModelUse) -> Iterator[str]:
-    """Yield problems of a model's id, weights and overrides that files or the hub reveal.
+    """Yield problems of a model's id, weights and overrides, found in files or on the hub.
 
     A hub id is requested from the hub if there is a network.
     """
@@ -108,8 +108,8 @@ def model_problems(model: ModelUse) -> Iterator[str]:
 
 
 def unquantizable(model: ModelUse, plugin: str) -> list[str]:
-    """Return reasons why `plugin` cannot quantize a model; an empty list if none is known. The
-    reason is a model that is quantized already. Only its files are read: the linear layers in its
+    """Return the reason why `plugin` cannot quantize a model, in a list: the model is quantized
+    already. The list is empty if the model's files state no quantization. The linear layers in its
     blocks are not checked."""
     directory = model_directory(model)
     if directory is None or "quantization_config" not in read_config(directory):
@@ -192,7 +192,7 @@ def _read(path: Path) -> ModelCard:
 
 
 def _completed(document: ParsedFile) -> dict[str, JsonValue]:
-    """Return a card file's values, completed by the values of the card that `same_as` names."""
+    """Return a card file's values; missing ones are those of the card that `same_as` names."""
     own = document.data
     name = own.get("same_as")
     if not isinstance(name, str) or not name:

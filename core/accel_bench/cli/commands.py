@@ -69,14 +69,14 @@ def find_commands() -> dict[str, Command]:
 
 
 def commands_below(noun: str) -> dict[str, Command]:
-    """Return the commands of a noun by their last word; for an empty `noun` the commands without
-    one."""
+    """Return a noun's commands by their last word; an empty `noun` means commands without a
+    noun."""
     commands = find_commands().values()
     return {_parts(cmd.name)[1]: cmd for cmd in commands if _parts(cmd.name)[0] == noun}
 
 
 def _parts(name: str) -> tuple[str, str]:
-    """Return the noun and the last word of a command's name; `distribution:name` has no noun."""
+    """Return noun and last word of a command's name; a name `distribution:name` has no noun."""
     if ":" in name or not all(name.split(".")):
         return "", name
     noun, _, word = name.rpartition(".")
@@ -109,7 +109,7 @@ def _commands_on(_path: tuple[str, ...]) -> dict[str, Command]:
 
 
 def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> Command:
-    """Return an entry point's command; `described` has titles and lines by the entries' names."""
+    """Return the command of an entry point; `described` has tables of `commands.toml` by name."""
     facts = described.get(entry.point.name, {})
     untitled = BELOW_A_NOUN if _parts(entry.name)[0] else UNTITLED
     title, line = str(facts.get("title") or untitled), str(facts.get("help", ""))
@@ -122,13 +122,13 @@ def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return tables that describe commands, by name; the first of the folders `roots` wins."""
+    """Return the tables of `commands.toml` files by name; the first of the folders `roots` wins."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
 
 def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
-    """Return the TOML tables of the files called `file` in `roots`; the first folder with one
+    """Return all tables of the TOML files `file` in the folders `roots`; the first of equal names
     wins."""
     tables: dict[str, Any] = {}
     for path in (root / file for root in roots):
@@ -141,6 +141,7 @@ def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
 
 
 def successors(kind: str) -> dict[str, Any]:
-    """Return new names of renamed things by former name; `kind` is a table of `renamed.toml`."""
+    """Return new names by former names from the table `kind` of `renamed.toml`, such as
+    `options`."""
     named: dict[str, Any] = _tables([preset_roots()[0]], RENAMED)[kind]
     return named

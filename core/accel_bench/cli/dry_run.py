@@ -44,7 +44,7 @@ def print_plan(plans: Sequence[Plan], results: str, output: str) -> None:
 
 
 def print_skipped(file: str, plugin: str | None, output: str) -> None:
-    """Print every stack of a scenario at every sweep point: it runs here, or the reasons why not.
+    """Print whether each stack of a scenario runs here at each sweep point, or else why not.
 
     `file` names the scenario. `plugin` adds its stack, as `run --plugin` does. `output` is the
     value of `--format`. Raises ScenarioError or PluginError for faulty input, and NothingToRunError
@@ -111,7 +111,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: str) -> dict[str, Any]:
-    """Return a plan's runs, least memory of a run and time of all rounds, as keys of a document."""
+    """Return the JSON keys for a plan's number of runs, needed memory and estimated duration."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):

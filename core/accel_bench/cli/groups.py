@@ -58,8 +58,8 @@ class PlainCommand(TyperCommand):
 
 
 def _short_record(parameter: Any, names: str, text: str) -> tuple[str, str]:
-    """Return a parameter's names and help shortened: `N` for `<int range>`, no `[x>=1]`. `names`
-    and `text` are click's own. For a choice the help lists the words to choose from."""
+    """Return a parameter's names and help, shortened: `N` for `<int range>`, no `[x>=1]`. `names`
+    and `text` are as click would print them. The help of a choice gets the allowed words."""
     text = _RANGE.sub("", text)
     match = _KIND.search(names)
     is_option = parameter.param_type_name == "option"
@@ -86,14 +86,13 @@ class LazyCommands(TyperGroup):
         return commands_below(self.noun)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands; of a noun's, `list`, `show`, `check` and `new` are
-        first."""
+        """Return all command names; below a noun `list`, `show`, `check` and `new` come first."""
         names = [*dict.fromkeys([*self.commands, *self.available()])]
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the imported command; None for an unknown name. Raises PluginError if it
-        breaks."""
+        """Import and return a command, or None for an unknown name. Raises PluginError if that
+        fails."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         command = self.available().get(cmd_name)
@@ -125,7 +124,7 @@ class LazyCommands(TyperGroup):
         return f" of {self.noun.replace('.', ' ')}" if self.noun else ""
 
     def lines(self, ctx: Any) -> dict[str, dict[str, str]]:
-        """Return the descriptions of commands by title and name, without importing any."""
+        """Return one-line descriptions by title and command name, without importing any command."""
         titled: dict[str, dict[str, str]] = {}
         commands = self.available()
         for name in self.list_commands(ctx):
@@ -163,7 +162,8 @@ def _first_sentence(text: str) -> str:
 
 
 def _as_click(command: Command, word: str) -> Any:
-    """Return an entry point's click command called `word`. Raises PluginError if it is broken."""
+    """Import a command, and return it as click's command with the name `word`. Raises PluginError
+    if that fails."""
     if command.entry is None:
         return _made_of(typer.Typer(), command, word)
     loaded = command.entry.load()
@@ -175,7 +175,7 @@ def _as_click(command: Command, word: str) -> Any:
 
 
 def _made_of(loaded: Any, command: Command, word: str) -> Any:
-    """Return the click command or group called `word` of a loaded function or `typer.Typer`."""
+    """Return the click command or group `word`, made of a loaded function or `typer.Typer`."""
     outer = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
     outer.callback()(lambda: None)
     if isinstance(loaded, typer.Typer):
@@ -187,7 +187,7 @@ def _made_of(loaded: Any, command: Command, word: str) -> Any:
 
 
 def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str) -> Any:
-    """Return a noun's click group called `word`, with commands of other distributions in it."""
+    """Return a noun's click group called `word`, which lists the commands of all distributions."""
     from accel_bench.cli.output import with_wide
 
     for own in (*loaded.registered_commands, loaded.registered_callback):

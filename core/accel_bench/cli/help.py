@@ -59,8 +59,7 @@ def find_topics() -> dict[str, str]:
 
 
 def _all_commands() -> dict[str, dict[str, str]]:
-    """Return the descriptions of all commands by title and name; a title names the noun if there is
-    one."""
+    """Return all commands' descriptions by title and name; the commands of a noun share a title."""
     titled: dict[str, dict[str, str]] = {}
     for name, command in find_commands().items():
         noun = name.rpartition(".")[0] if ":" not in name else ""

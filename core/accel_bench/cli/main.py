@@ -96,8 +96,8 @@ def _on_signal(number: int, frame: object) -> None:
 
 
 def _exit_code(otherwise: Any) -> Any:
-    """Return 128 + the number of the signal that ended the program, else `otherwise`. Later signals
-    are ignored."""
+    """Return 128 + the number of the signal that ended the program, or `otherwise` without a
+    signal. Later signals are ignored."""
     if not _raised:
         return otherwise
     for number in INTERRUPTIONS:  # Python, as it ends, would give SIGINT back its default.
@@ -143,8 +143,8 @@ def prepare_streams() -> None:
 
 
 def _escape(error: UnicodeError) -> tuple[str, int]:
-    """Return JSON's escapes for characters that cannot be encoded, and the position to continue at.
-    Lines of tables become hyphens."""
+    """Return JSON escapes for the characters that an encoding lacks, and the position after them.
+    The character `─` in the lines of tables becomes a hyphen."""
     import json
 
     if not isinstance(error, UnicodeEncodeError):

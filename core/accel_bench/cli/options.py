@@ -62,7 +62,7 @@ Where: TypeAlias = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """Options of commands that build a scenario's work."""
+    """Options of commands that plan a scenario's runs: its changes, the device and limits."""
 
     plugin: Annotated[
         Names,
@@ -151,8 +151,8 @@ class AnswerOptions:
 
 
 def split_names(texts: Names) -> list[str]:
-    """Return the names in the values of an option that may be repeated or hold commas between
-    names."""
+    """Return the names in an option's values; a value can hold several names, with commas
+    between."""
     return [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
 
 

@@ -63,8 +63,8 @@ def with_wide(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def form_of_output(form: str) -> str:
-    """Return the output format for `form`, the value of `--format`: with `--wide`, `wide` for
-    `table`."""
+    """Return the format to print: `form`, the value of `--format`; `wide` for a table with
+    `--wide`."""
     return "wide" if form == "table" and _wide.get() else form
 
 
@@ -85,15 +85,14 @@ def print_text(text: str, end: str = "\n") -> None:
 
 
 def print_event(event: str, **keys: Any) -> None:
-    """Print one line of JSON on stderr: the event's name and `keys`, which docs/automation.md
-    describes."""
+    """Print an event as a line of JSON on stderr: its name and `keys`, as in docs/automation.md."""
     typer.echo(json.dumps({"event": event, **keys}), err=True)
 
 
 def print_aside(text: str, event: str = "note") -> None:
-    """Print a message that is not a result on stderr, wrapped on a terminal. `event` is its kind,
-    such as `warning`, which begins the line. With `--progress json` a JSON event is printed
-    instead."""
+    """Print a message for the user on stderr, since stdout has the result. `event` is the kind of
+    message, such as `warning`, which begins the line unless it is `note`. With `--progress json`
+    the message is a JSON event."""
     if as_events.get():
         return print_event(event, reason=text)
     text = text if event == "note" else f"{event}: {text}"

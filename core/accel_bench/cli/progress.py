@@ -106,8 +106,7 @@ class LiveReporter(LineReporter):
         self._expect(seconds)
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Show which process group starts: its work `what`, such as `round 2 of 5`, and its
-        stack."""
+        """Show that a stack's processes start, and their work `what`, such as `round 2 of 5`."""
         self._first.pop(_key(planned), None)
         self._parts = [what, planned.experiment.stack.name, "starting"]
 
@@ -158,7 +157,7 @@ class LiveReporter(LineReporter):
 
 
 def _key(planned: Planned) -> str:
-    """Return a unique key of an experiment in a plan, since two equivalent stacks share one id."""
+    """Return a key that is unique among a plan's experiments; equivalent stacks share one id."""
     return planned.experiment.id + planned.experiment.stack.name
 
 
@@ -166,7 +165,7 @@ class JsonReporter(CallbackReporter):
     """Reporter that prints one line of JSON on stderr for each event."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print the end of a run, even if Ctrl-C interrupted an earlier line."""
+        """Print the end of a run, even if Ctrl-C interrupted the printing of an earlier line."""
         self.raised = None
         super().on_result(planned, what, result)
 

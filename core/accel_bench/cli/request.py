@@ -37,7 +37,7 @@ from accel_bench.store.database import Store
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of a command: its options, this machine, and its launcher's allocation."""
+    """One call of a command: its options, this machine, and what its launcher has allocated."""
 
     options: PlanOptions
     machine: Machine = field(default_factory=read_machine)
@@ -48,8 +48,8 @@ class Invocation:
 
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
-        """Yield this invocation with the allocation of the scenarios' launcher. Raises typer.Exit,
-        with the program's exit code, if the launcher has run the program elsewhere."""
+        """Let the scenarios' launcher allocate its machines, and yield this call with them. Raises
+        typer.Exit, with the program's exit code, if the launcher has run the program elsewhere."""
         dry_run = self.options.dry_run
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
             if allocation is not None and allocation.exit_code is not None:
@@ -68,8 +68,7 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Show progress during the `with` block, and yield the function that creates the command's
-        sessions."""
+        """Yield a function that makes the command's sessions, which show progress in the block."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)
@@ -105,9 +104,9 @@ def run_plans(
     code: Callable[[Sequence[Summary]], int] = exit_code,
     **session: Any,
 ) -> int:
-    """Run the plans, show their summaries and return the exit code; print plans for `--dry-run`.
-    `show` prints the summaries, `code` computes the exit code from them, and `session` holds fields
-    of `Session`. Raises NothingToRunError if every experiment is skipped."""
+    """Run the plans, show their summaries and return the exit code; with `--dry-run` only print
+    plans. `show` prints the summaries, `code` computes the exit code from them, and `session` holds
+    fields of `Session`. Raises NothingToRunError if every experiment is skipped."""
     options = invoked.options
     nothing_runs = not any(plan.runnable for plan in plans)
     if options.dry_run:
@@ -136,8 +135,8 @@ def run_plans(
 
 
 def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any) -> PlanRequest:
-    """Return the planner's request for a command's options. `short` holds values of dotted keys
-    that have an option of their own, such as `--rounds`; `command` holds further fields of the
+    """Return the planner's request for a command's options. `short` has the values of options that
+    stand for one dotted key, such as `--rounds`, by this key. `command` has further fields of the
     request."""
     short = {
         **short,
@@ -159,8 +158,8 @@ def plan_request(options: WorkOptions, short: Mapping[str, Any], **command: Any)
 
 
 def single_draft(scenario: str, command: str) -> Draft:
-    """Return the draft of one scenario; `command` names the caller in errors. Raises ScenarioError
-    if the file or folder `scenario` holds several."""
+    """Return the draft of one scenario. Raises ScenarioError if the file or folder `scenario` holds
+    several; the message begins with `command`."""
     with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the document
         drafts = find_drafts((scenario,))
     if len(drafts) != 1:
@@ -171,8 +170,8 @@ def single_draft(scenario: str, command: str) -> Draft:
 def parse_overrides(
     assignments: Sequence[str], short: Mapping[str, Any]
 ) -> tuple[tuple[str, Any], ...]:
-    """Return (key, value) pairs of `KEY=VALUE` texts, then of `short` without values of None.
-    Raises ScenarioError for a text of another form."""
+    """Return (key, value) pairs of the texts `KEY=VALUE`, then those of `short`, except values of
+    None. Raises ScenarioError for a text of another form."""
     parsed = []
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -183,8 +182,8 @@ def parse_overrides(
 
 
 def print_failures(store: Store, sessions: Sequence[Session]) -> None:
-    """Print the log's path of each experiment that failed in the sessions, with last lines or
-    reasons. A worker that ended with the program has not failed."""
+    """Print the log's path of each experiment that failed in the sessions, and the log's last lines
+    or the reasons. A run that was interrupted with the program has not failed."""
     shown: set[str] = set()
     last: list[str] | None = None
     for session in sessions:

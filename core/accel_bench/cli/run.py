@@ -214,7 +214,7 @@ def _gated_code(summaries: Sequence[Summary], floor: float) -> int:
 
 
 def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for `--fail-if-slower` without any stack beside the baseline."""
+    """Raise ScenarioError if `--fail-if-slower` is given and only the baseline would run."""
     stacks = (
         (planned.experiment.stack.name, plan.baseline) for plan in plans for planned in plan.planned
     )
@@ -225,7 +225,7 @@ def _refuse_idle_gate(plans: Sequence[Plan]) -> None:
 
 
 def _refuse_idle_race(plans: Sequence[Plan]) -> None:
-    """Raise ScenarioError for `--race` with too few stacks or rounds to drop a stack."""
+    """Raise ScenarioError if `--race` is given with too few stacks or rounds to drop a stack."""
     for plan in plans:
         rounds = plan.rounds
         if plan.request.no_baseline:

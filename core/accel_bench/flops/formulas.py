@@ -1,10 +1,10 @@
-"""Formulas of the FLOPs of one token; a multiplication and an addition are two.
+"""Formulas of the FLOPs of one token; a multiplication and an addition are two FLOPs.
 
-A matrix costs 2 x rows x columns forward, as much again for the gradient of its input if a module
-before it trains, and as much again for its own gradient if it trains itself: 6, 4 or 2 FLOPs per
-weight. Attention is two products forward (scores and values) and up to four backward, one for each
-operand that needs a gradient. Norms, activations, softmax, biases, embeddings and the optimizer are
-left out, as is usual, since they are no matmuls.
+A weight matrix costs 2 x rows x columns FLOPs forward, as much again for the gradient of its input
+if a module before it trains, and as much again for its own gradient if it trains itself: 6, 4 or 2
+FLOPs per weight. Attention is two matrix products forward (scores and values) and up to four
+backward, one for each operand that needs a gradient. Norms, activations, softmax, biases,
+embeddings and the optimizer are left out, as is usual, since they are no matrix products.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 
 
 class ByConvention(Frozen):
-    """Number under both conventions about the half of attention that a causal mask hides."""
+    """FLOPs, or a figure made of FLOPs, without and with the scores that a causal mask hides."""
 
     causal: float
     """Number for unmasked scores only, half of all: the primary number."""
@@ -34,10 +34,10 @@ class ByConvention(Frozen):
 
 
 def model_flops(workload: Workload, length: float) -> ByConvention:
-    """Return the FLOPs of one token of a sequence of `length` tokens: forward and backward once.
+    """Return the FLOPs of one token, forward and backward, in a sequence of `length` tokens.
 
-    If all weights train, attention takes 12 x layers x heads x head size x length of them
-    non-causal, and half of that causal.
+    If all weights train, attention takes 12 x layers x heads x head size x length FLOPs non-causal,
+    and half of that causal.
     """
     products = sum(matmul_flops(matmul) for matmul in workload.matmuls)
     hidden = sum(matmul_flops(matmul) * matmul.hidden for matmul in workload.matmuls)
@@ -48,7 +48,7 @@ def model_flops(workload: Workload, length: float) -> ByConvention:
 def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
     """Return the FLOPs that activation checkpointing adds for one token, or None if unknown.
 
-    They are unknown if it is unknown which products are recomputed.
+    They are unknown if it is unknown which matrix products the backward pass computes again.
     """
     again = [m.recomputed for m in workload.matmuls] + [a.recomputed for a in workload.attentions]
     if None in again:
@@ -59,9 +59,9 @@ def recomputed_flops(workload: Workload, length: float) -> ByConvention | None:
 
 
 def hardware_flops(workload: Workload, length: float) -> ByConvention | None:
-    """Return model FLOPs plus recomputation for one token, as HFU counts them, or None if unknown.
+    """Return the FLOPs of one token, recomputation included, or None if unknown.
 
-    Recomputation inside a fused attention kernel is not counted.
+    HFU counts these FLOPs. Recomputation inside a fused attention kernel is left out.
     """
     again = recomputed_flops(workload, length)
     return None if again is None else model_flops(workload, length).plus(again)
@@ -86,9 +86,9 @@ def attention_forward_flops(attention: Attention, length: float) -> float:
 def attention_flops(attention: Attention, length: float) -> float:
     """Return the forward and backward FLOPs of attention for one token of a sequence.
 
-    `length` is the sequence's number of tokens. Backward, the gradient of the attention weights is
-    a product with the values, needed if queries or keys need a gradient; queries, keys and values
-    are one product each.
+    `length` is the sequence's number of tokens. The backward pass has a matrix product for each
+    gradient: of the attention weights, if queries or keys need a gradient, and of queries, keys and
+    values.
     """
     query, key = attention.query_needs_gradient, attention.key_needs_gradient
     backward = attention.query_size * (query + key) + attention.value_size * (
@@ -99,9 +99,9 @@ def attention_flops(attention: Attention, length: float) -> float:
 
 
 def visible(attention: Attention, length: float) -> float:
-    """Return the mean number of a sequence's `length` tokens that a token attends to, unmasked. It
-    is twice the number with the causal mask. A window of w tokens is a band of w on both sides of
-    the diagonal, so 2 w - w x w / length."""
+    """Return the mean number of tokens that a token attends to without a causal mask. The mask
+    halves it. `length` is the sequence's number of tokens. A window of w tokens is a band of w on
+    both sides of the diagonal, which gives 2 w - w x w / length."""
     window = attention.window
     if window is None or window >= length:
         return length

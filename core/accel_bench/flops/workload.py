@@ -105,6 +105,6 @@ class Workload(Frozen):
 
     @property
     def active_matmul_parameters(self) -> int:
-        """Number of weights in matmuls that one token is multiplied with: not all with experts."""
+        """Number of weights in matmuls that a token is multiplied with, without unused experts."""
         products = (m.rows * m.columns * m.count * m.share for m in self.matmuls if m.weight)
         return round(sum(products))

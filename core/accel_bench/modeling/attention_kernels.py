@@ -17,7 +17,7 @@ ENDING = re.compile(r"Backward\d*$")
 
 
 def attention_kernels(output: Any) -> dict[str, int]:
-    """Return the number of attention kernels in the autograd graph below a tensor, by name.
+    """Return the number of attention kernels in the autograd graph of a tensor, by name.
 
     An example is `{"ScaledDotProductCudnnAttention": 32}`. Without any fused kernel, softmaxes are
     counted: `SafeSoftmax` of torch's math backend, `Softmax` of eager attention or of a router. The

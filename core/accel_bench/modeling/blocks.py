@@ -11,10 +11,10 @@ CHECKPOINTS = "gradient_checkpointing"
 
 
 def block_lists(model: Any) -> dict[str, list[nn.Module]]:
-    """Return a model's repeated blocks by the path of their list, as an encoder's or a decoder's.
+    """Return the lists of repeated blocks in a model, such as its encoder's, by dotted path.
 
-    The lists are the outermost `ModuleList`s of layers of one class that transformers can
-    checkpoint. A model without such lists has the list of `decoder_blocks`.
+    They are the outermost `ModuleList`s whose layers have one class and can be checkpointed by
+    transformers. For a model without such lists, the only list is that of `decoder_blocks`.
     """
     lists: dict[str, list[nn.Module]] = {}
     for name, module in model.named_modules():
@@ -28,7 +28,7 @@ def block_lists(model: Any) -> dict[str, list[nn.Module]]:
 
 
 def repeated_blocks(model: Any) -> list[nn.Module]:
-    """Return the repeated blocks of all of a model's `block_lists` in one list."""
+    """Return the blocks in all `block_lists` of a model, in one list."""
     return [block for blocks in block_lists(model).values() for block in blocks]
 
 
@@ -37,10 +37,10 @@ def _are_blocks(modules: list[nn.Module]) -> bool:
 
 
 def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
-    """Return the path of the list of a model's decoder blocks, and the blocks.
+    """Return the dotted path of the `ModuleList` with a model's decoder blocks, and the blocks.
 
-    The blocks are the items of the longest outermost `ModuleList`, within the text decoder of a
-    vision-language model. Without any list the path is empty and there are no blocks.
+    It is the longest list that is inside no other. In a vision-language model, only the text
+    decoder is searched. For a model without lists, the path and the result's list are empty.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
     inside = {id(module) for module in decoder.modules()}
@@ -54,7 +54,7 @@ def decoder_blocks(model: Any) -> tuple[str, list[nn.Module]]:
 
 
 def adapter_modules(model: nn.Module) -> set[int]:
-    """Return the ids of all modules that PEFT's adapters have put into a model."""
+    """Return the `id()` of each module that PEFT's adapters have added to a model."""
     parts = (
         getattr(module, name, None)
         for module in model.modules()

@@ -31,10 +31,10 @@ class CheckpointFunction(Protocol):
         """Return `function(*args)`, a block's forward pass, which the backward pass recomputes."""
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return whether a block recomputes its matmuls, and its attention.
+        """Return whether a block's matmuls are recomputed, and whether its attention is.
 
-        `matmuls` is the number of the block's weight matrices. A value is None if it is unknown, or
-        if only a part is recomputed.
+        `matmuls` is the number of the block's weight matrices. An answer is None if it is unknown,
+        or if only some of the operations are recomputed.
         """
 
 

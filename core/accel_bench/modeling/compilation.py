@@ -13,9 +13,9 @@ REASONS = 3
 
 
 def read_compilation() -> dict[str, Any]:
-    """Return counts of all compilations so far, by the names of `Compilation`'s fields.
+    """Return counts of all compilations in this process, by the names of `Compilation`'s fields.
 
-    A count that this torch lacks is None. Imports torch's compiler if it is not imported yet.
+    A count that this version of torch lacks is None. The call imports torch's compiler.
     """
     parts = {
         _seconds: ("compile_seconds",),
@@ -33,7 +33,7 @@ def read_compilation() -> dict[str, Any]:
 
 
 def reset_compiler() -> None:
-    """Reset the compiler's counters to 0, if this torch has them."""
+    """Reset the compiler's counters to 0, if this version of torch has any."""
     try:
         from torch._dynamo import utils
 
@@ -63,7 +63,7 @@ def _graph_counts() -> dict[str, Any]:
 
 
 def _recompile_counts() -> dict[str, Any]:
-    """Return the number of recompilations, and the first few reasons for them, by name."""
+    """Return the number of recompilations, and the first few reasons for recompilation."""
     from torch._dynamo.utils import get_compilation_metrics
 
     reasons = (entry.recompile_reason for entry in get_compilation_metrics())
@@ -72,7 +72,7 @@ def _recompile_counts() -> dict[str, Any]:
 
 
 def _cache_counts() -> dict[str, Any]:
-    """Return the numbers of graphs from inductor's disk cache, and of graphs that it compiled."""
+    """Return how many graphs inductor read from its disk cache, and how many it compiled."""
     counts = _counter("inductor")
     return {
         "graph_cache_hits": counts["fxgraph_cache_hit"],

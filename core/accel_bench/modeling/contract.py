@@ -12,8 +12,8 @@ A model that a plugin returns from `load_model` is a `torch.nn.Module` with
 - optionally `gradient_checkpointing_enable(gradient_checkpointing_kwargs)` and
   `gradient_checkpointing_disable()`, without which `train.gradient_checkpointing` is refused.
 
-A `load_model` without `load_base_model` calls `accel_bench.check_fit(config, run)`. Heavy imports
-belong into `prepare_process`: later ones count as the model's memory.
+A `load_model` that does not use `load_base_model` must call `accel_bench.check_fit(config, run)`.
+Heavy imports belong into `prepare_process`: later imports count as the model's memory.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ CLOSE = 0.05
 
 
 def text_config(config: Any) -> Any:
-    """Return a configuration's part for the text model, or the whole if it has no such part."""
+    """Return the text model's part of a model configuration, or all of it without such a part."""
     return getattr(config, "get_text_config", lambda: config)()
 
 
 def has_attention(config: Any) -> bool:
-    """Return whether a configuration has attention heads, unlike a convolutional network."""
+    """Return whether a model configuration states attention heads; convolutional ones do not."""
     return any(hasattr(part, "num_attention_heads") for part in (config, text_config(config)))
 
 
 def check_model(run: Run) -> None:
-    """Raise PluginError, with the defect, if shipped engines would train the model wrongly."""
+    """Raise PluginError that names the model's defect if shipped engines would train it wrongly."""
     if run.loss is not own_loss:
         return  # The task divides.
     adapted = run.unwrapped_model
@@ -70,7 +70,7 @@ def _written_in(model: Any) -> str:
 
 
 def _problem(model: Any, run: Run) -> str:
-    """Return a model's defect for the shipped engines, as a sentence part; empty without one."""
+    """Return a model's defect as a predicate, such as `is no torch.nn.Module`, or an empty text."""
     forward = getattr(model, "forward", None)
     if forward is None or not hasattr(model, "named_parameters"):
         return "is no torch.nn.Module"
@@ -86,9 +86,9 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Return a sentence part if a model's loss ignores `num_items_in_batch`, else an empty string.
+    """Return a predicate if a model's loss ignores `num_items_in_batch`, else an empty text.
 
-    The function compares two losses of one sequence, uncompiled, in evaluation mode.
+    The model is called uncompiled, in evaluation mode, with a number of items and its double.
     """
     from accel_bench.modeling.evaluating import evaluating
 

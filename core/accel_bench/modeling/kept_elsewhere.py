@@ -1,4 +1,4 @@
-"""Parameters that a library stores and updates in tensors of its own.
+"""Parameters that a library stores and updates in tensors outside the model.
 
 DeepSpeed updates parts of long float32 tensors, frees gradients before the optimizer steps, and
 leaves placeholders without elements in the model. Its engine declares once how each parameter is
@@ -18,7 +18,7 @@ ATTRIBUTE = "accel_bench_kept_elsewhere"
 
 
 class ShownGradient(NamedTuple):
-    """Norm and a few elements' indices of a gradient that is freed before the optimizer steps."""
+    """Norm of a gradient that is freed before the optimizer steps, and indices of two weights."""
 
     norm: float
     """L2 norm of the whole gradient."""
@@ -54,12 +54,12 @@ class KeptElsewhere:
 
 
 def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:
-    """Declare how to read a parameter that a library stores in tensors of its own."""
+    """Declare how a parameter is read that a library stores in tensors outside the model."""
     setattr(parameter, ATTRIBUTE, kept)
 
 
 def kept_elsewhere(parameter: torch.Tensor) -> KeptElsewhere | None:
-    """Return what `keep_elsewhere` declared of a parameter; None for an ordinary parameter."""
+    """Return the declaration that `keep_elsewhere` stored for a parameter, or None without one."""
     kept: KeptElsewhere | None = getattr(parameter, ATTRIBUTE, None)
     return kept
 
@@ -84,11 +84,11 @@ def dtype_of(parameter: torch.Tensor) -> torch.dtype:
 def show_gradients(
     gradients: Mapping[torch.Tensor, Callable[[], torch.Tensor | None]], most: float | None
 ) -> None:
-    """Store whole gradients' norms, and the indices of two elements that the step should change.
+    """Store each gradient's norm, and indices of two parameter elements that should change.
 
-    `gradients` has functions that read a parameter's gradient, one at a time. An engine calls this
-    on all ranks together, before its first step. `most` is the total norm to which the engine clips
-    the gradients in that step.
+    An engine calls this on all ranks together, before its first step. `gradients` has, for each
+    parameter, a function that returns its whole gradient; they are called one at a time. `most` is
+    the total norm to which the engine clips the gradients in that step.
     """
     shown: dict[torch.Tensor, ShownGradient] = {}
     for parameter, read in gradients.items():
@@ -104,10 +104,10 @@ def show_gradients(
 
 
 def describe_gradient(weights: torch.Tensor, gradient: torch.Tensor) -> ShownGradient:
-    """Return a gradient's norm, and the indices of two elements that a step should change.
+    """Return a gradient's norm, and the indices of two weights that a step should change.
 
-    The elements are the gradient's largest, and the smallest weight with a gradient: an update that
-    is rounded away in a large weight still shows in a small weight.
+    They are the weight with the largest gradient, and the smallest weight with a gradient: an
+    update that is rounded away in a large weight still shows in a small weight.
     """
     weights, gradient = weights.flatten(), gradient.flatten()
     smallest = torch.where(gradient != 0, weights.abs(), float("inf")).argmin()

@@ -14,7 +14,7 @@ from accel_bench.run_context import Run
 
 @dataclass(frozen=True)
 class CacheSize:
-    """Measured and expected bytes of keys and values."""
+    """Measured and expected bytes of a key-value cache."""
 
     bytes: int
     """Bytes of all the cache's tensors."""
@@ -31,7 +31,7 @@ class CacheSize:
 
     @property
     def problem(self) -> str:
-        """Text on a difference from the expected size; empty if equal, or if none is expected."""
+        """Text on how the size differs from the expected size; empty if equal, or none expected."""
         if self.expected in (None, self.bytes):
             return ""
         return f"the cache holds {self.bytes:,} bytes, arithmetic says {self.expected:,}"
@@ -49,7 +49,7 @@ class CacheSize:
 
 
 def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
-    """Return the size of transformers' cache of `requests` requests, or None if unreadable."""
+    """Return the size of a key-value cache of transformers, or None if it cannot be read."""
     layers = getattr(cache, "layers", None)
     if not layers:
         return None
@@ -68,7 +68,7 @@ def cache_size(cache: Any, run: Run, requests: int) -> CacheSize | None:
 def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tensor]) -> int | None:
     """Return the expected bytes of a key-value cache, or None if unknown.
 
-    Under autocast each operation has a dtype of its own, so the stored tensors' dtype counts.
+    Under autocast, in which dtypes differ by operation, the dtype of the stored `tensors` counts.
     """
     config = text_config(getattr(run.unwrapped_model, "config", None))
     numbers = expected_numbers(config, length, run.scenario.inference.cache == "static")
@@ -82,10 +82,10 @@ def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tens
 
 
 def expected_numbers(config: Any, length: int, static: bool) -> int | None:
-    """Return the expected number of elements in the keys of a request of `length` tokens.
+    """Return the expected number of elements in all layers' keys for a request of `length` tokens.
 
-    Returns None if layers store other tensors than keys and values of the last tokens, or if the
-    configuration does not state the number of heads. `static` means a cache of fixed size.
+    `static` is true for a cache of fixed size. Returns None if a layer stores anything but the keys
+    and values of its last tokens, or if the configuration does not state the sizes.
     """
     heads, size = key_value_heads(config), head_size(config)
     kept = kept_lengths(config, length, static)
@@ -93,8 +93,7 @@ def expected_numbers(config: Any, length: int, static: bool) -> int | None:
 
 
 def key_value_heads(config: Any) -> int | None:
-    """Return a layer's number of key-value heads, or None if the configuration does not state it
-    or layers store other tensors, as with latent attention."""
+    """Return a layer's number of key-value heads; None if not stated, or with latent attention."""
     queries = getattr(config, "num_attention_heads", None)
     if queries is None or getattr(config, "kv_lora_rank", None):
         return None

@@ -1,4 +1,4 @@
-"""Latencies of requests, and metrics that are computed from them alike for every engine."""
+"""Latencies of requests, and their metrics, which are computed in the same way for all engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def now() -> float:
 
 @dataclass
 class Served:
-    """Batch of answered requests; all times are seconds on one clock."""
+    """Counts and times of a batch of answered requests; all times are seconds on one clock."""
 
     requests: int
     """Number of requests."""
@@ -72,9 +72,9 @@ class Served:
 
     @property
     def inter_token_seconds(self) -> list[float]:
-        """Seconds from token to token of all requests; tokens arriving together share an interval.
+        """Seconds between successive tokens of each request, in one list for all requests.
 
-        The tokens that arrive first have no interval, but count in the first token's latency.
+        Tokens that reach the host together share one interval. The first tokens have none.
         """
         gaps: list[float] = []
         for (before, _), (after, count) in itertools.pairwise(self.tokens):
@@ -86,7 +86,7 @@ class Served:
 
 
 class Arrivals:
-    """Arrival times of requests, a Poisson process independent of answers."""
+    """Arrival times of requests by a Poisson process, which does not wait for answers."""
 
     def __init__(self, rate: float, seed: int) -> None:
         self._random = random.Random(seed)
@@ -111,7 +111,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Load:
-    """Load of a server by requests that arrive at a rate."""
+    """Rates and utilization of a server whose requests arrive at a given rate."""
 
     offered: float
     """Arriving requests per second."""
@@ -173,8 +173,8 @@ def _middles(requests: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def spread_evenly(parts: Sequence[tuple[float, int]], tokens: int) -> list[tuple[float, int]]:
-    """Return a stream's parts (time, tokens) with `tokens` spread over them as evenly as possible.
-    There must be at least as many tokens as parts."""
+    """Return the parts (arrival time, token count) of a stream, with `tokens` spread evenly over
+    them. There must be at least as many tokens as parts."""
     count = len(parts)
     ends = [-(-number * tokens // count) for number in range(count + 1)]
     shares = [after - before for before, after in itertools.pairwise(ends)]
@@ -186,7 +186,7 @@ def latency_metrics(
 ) -> Iterator[Metric]:
     """Yield metrics of latencies and rates of the requests that were answered in `seconds`.
 
-    `load` is given if requests arrive at a rate, and None if they follow the last answers.
+    `load` is None if requests do not arrive at a rate, but each follows the last answer.
     """
     if not served:
         return
@@ -211,7 +211,7 @@ def latency_metrics(
 
 
 def _decode(served: Sequence[Served]) -> float | None:
-    """Return the rate of tokens per second after first tokens; None if all tokens came together."""
+    """Return the tokens per second, first tokens left out; None if all tokens came together."""
     seconds = covered_seconds([(batch.tokens[0][0], batch.ended) for batch in served])
     tokens = sum(batch.new_tokens - batch.requests * batch.tokens[0][1] for batch in served)
     return tokens / seconds if seconds else None
@@ -231,7 +231,7 @@ def _all(served: Sequence[Served], name: str) -> list[float]:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Return the `percent`-th percentile, by linear interpolation between order statistics."""
+    """Return the `percent`-th percentile of values, interpolated linearly between sorted ones."""
     if len(values) < 2:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

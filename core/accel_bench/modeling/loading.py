@@ -34,7 +34,7 @@ RESERVED = {
 
 
 def import_model_class(model: ModelUse) -> None:
-    """Import the module of the model's class, if it is known without a download."""
+    """Import the model's class before it is needed, if files on this machine name it."""
     if architecture := architecture_of(model):
         # An architecture that transformers lacks is reported when it is loaded.
         getattr(transformers, architecture, None)
@@ -43,11 +43,11 @@ def import_model_class(model: ModelUse) -> None:
 def load_base_model(run: Run, replace: Replace | None = None) -> Any:
     """Return the scenario's model on the run's device, in train mode.
 
-    Sets `run.weights_fingerprint`. `replace(name, module)` is for loaders that quantize: it is
-    called for every module of the decoder blocks that owns weights itself, as soon as they are on
-    the device, and returns the module's replacement, or None to keep it. At most one block is then
-    on the device in full precision, and every stack gets the same weights. Raises ScenarioError if
-    the id, the overrides, the vocabulary or the length do not fit.
+    Sets `run.weights_fingerprint`. Loaders that quantize pass `replace(name, module)`: it is called
+    for every module in the repeated blocks that has weights of its own, once they are on the
+    device, and returns the module's replacement, or None to keep it. Thus at most one block is on
+    the device in full precision, and all stacks get equal weights. Raises ScenarioError if the id,
+    the overrides, the vocabulary or the length do not fit.
     """
     use = run.scenario.model
     config = build_config(use, run.trust_remote_code)
@@ -120,7 +120,7 @@ def model_class_of(run: Run) -> str:
 def check_model_class(config: Any, model_class: str, run: Run) -> None:
     """Raise ScenarioError for a configuration that the task's class cannot load.
 
-    Configurations with code of their own are accepted, since they name their classes.
+    Configurations that come with their own code are accepted, since they name their classes.
     """
     known = getattr(getattr(transformers, model_class), "_model_mapping", None)
     foreign = not type(config).__module__.startswith("transformers.")
@@ -187,7 +187,7 @@ def _apply_overrides(
 
 
 def _check_overrides(overrides: dict[str, Any], known: set[str]) -> None:
-    """Raise ScenarioError for reserved keys, and unknown ones, which would pass silently."""
+    """Raise ScenarioError for overrides of reserved keys, or of keys not in `known`."""
     for key in overrides:
         if key in RESERVED:
             raise ScenarioError(f"model.overrides.{key} cannot be set here: {RESERVED[key]}")
@@ -250,9 +250,9 @@ def _unloadable(use: ModelUse, part: str, error: Exception) -> ScenarioError:
 
 
 def check_fit(config: Any, run: Run, name: str | None = None) -> None:
-    """Raise ScenarioError for token ids or positions beyond the model's embeddings.
+    """Raise ScenarioError if the data has token ids or positions beyond the model's embeddings.
 
-    Loaders without `load_base_model` call this. `name` is by default the scenario's model id.
+    Loaders that do not use `load_base_model` call this. `name` names the model in the error.
     """
     name = name or run.scenario.model.id
     published = hasattr(config, "get_text_config")  # as transformers' own have it

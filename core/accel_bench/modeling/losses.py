@@ -37,7 +37,7 @@ def labelled_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int
 def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
     """Return a boolean tensor (rows, rows), true for pairs of equal rows of ids off the diagonal.
 
-    Rows are compared by a 64-bit hash, so that memory grows with the rows alone.
+    Rows are compared by a 64-bit hash, so that no tensor of shape (rows, rows, length) is needed.
     """
     multipliers = torch.tensor(_multipliers(ids.shape[1]), device=ids.device)
     hashes = (ids * multipliers).sum(-1)

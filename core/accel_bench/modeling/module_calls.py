@@ -34,9 +34,9 @@ def around_modules(model: torch.nn.Module, around: Around) -> Iterator[None]:
 
 
 def called_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Yield path and module, once, of each module that Python calls, the model first.
+    """Yield the path and the module of each module that Python calls, the model first.
 
-    Python calls a compiled module, but no module inside it.
+    Python calls a compiled module, but not the modules inside it: these are left out.
     """
     inside: set[int] = set()
     for path, module in model.named_modules():
@@ -54,9 +54,9 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def calls_past_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a module's call is replaced by code that wraps compiled code.
+    """Return whether a module's call is replaced by other code than a call compiled by torch.
 
-    Torch then calls no hook. A wrapper made by `functools.wraps` counts as compiled code itself.
+    Torch then calls no hooks. A wrapper made by `functools.wraps` counts as the code it wraps.
     """
     call = getattr(module, CALL, None)
     # Where the compiler is switched off, torch leaves the plain call there.
@@ -87,7 +87,7 @@ def after_calls(module: torch.nn.Module, see: Callable[[Any, Any, Any], None]) -
 def around_module(module: torch.nn.Module, path: str, around: Around) -> Iterator[None]:
     """Enter `around(path)` for each call of one module within the block.
 
-    The context is also left if the call raises, by which checkpointing ends its second forward.
+    The context is also left if the call raises: checkpointing ends its second forward by raising.
     """
     compiled: Any = getattr(module, CALL, None)
     if compiled is not None:

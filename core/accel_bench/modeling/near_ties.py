@@ -39,11 +39,11 @@ EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 def find_near_ties(
     run: Run, end_pass: Callable[[], object] = lambda: None
 ) -> list[Sequence[int]] | None:
-    """Return the positions (from 0) of near ties in each of the run's first answers.
+    """Return a list of the positions (from 0) of near ties for each of the run's first answers.
 
-    One forward pass is made for each answer, and `end_pass` is called after it. Returns None if
-    each token must be equal, if decoding is not greedy, or if the model's margin is unknown. Fewer
-    answers are searched if memory or time runs out, which does not fail the run.
+    Each answer takes a forward pass, after which `end_pass` is called. If memory or time runs out,
+    the list is shorter. Returns None if no near tie is allowed (float32 without a request rate), if
+    decoding is not greedy, or if the model's margin is unknown.
     """
     asked, model = run.scenario.inference, run.unwrapped_model
     dtype: torch.dtype = getattr(torch, run.scenario.compute_dtype)
@@ -117,7 +117,7 @@ def _are_near(logits: torch.Tensor, margin: float) -> torch.Tensor:
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which compiled code runs eagerly, as each new length would recompile."""
+    """Return a context in which compiled code runs eagerly: new lengths would recompile it."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")

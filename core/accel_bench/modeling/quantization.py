@@ -53,9 +53,9 @@ def describe_quantized(
 def quantize_seconds(
     seconds: float, scope: Literal["rank", "global"] = "rank", kind: str = ""
 ) -> Metric:
-    """Return the metric of the seconds that quantizing took, outside of all steps.
+    """Return the metric of the seconds that quantization took, outside of all steps.
 
-    `scope` is `global` if it was done once for all ranks and runs; `kind` names the method.
+    `scope` is `global` if all ranks and runs share one quantization; `kind` names the method.
     """
     return Metric(
         name="quantize_seconds",
@@ -73,7 +73,7 @@ def stored_bytes(*modules: torch.nn.Module) -> int:
 
 
 def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """Return the modules' tensors, and only the largest of tensors that share an address."""
+    """Return the plain tensors of modules; of several at one address only the largest."""
     from accel_bench.modeling.tensors import plain_tensors
 
     kept: dict[tuple[int, object], torch.Tensor] = {}
@@ -86,7 +86,7 @@ def _distinct(*modules: torch.nn.Module) -> Iterable[torch.Tensor]:
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[Any]:
-    """Yield parameters, buffers, and tensors that libraries store beside them in objects."""
+    """Yield a module's parameters, buffers, and tensors that libraries attach to these or to it."""
     yield from module.parameters()
     yield from module.buffers()
     for holder in (*module.modules(), *module.parameters()):

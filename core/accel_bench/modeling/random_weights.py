@@ -1,4 +1,4 @@
-"""Creation of weights block by block: a quantized model is never whole in full precision."""
+"""Creation of weights by block: a model to quantize never exists as a whole in full precision."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SAMPLED_ELEMENTS = 1024
 
 
 class _OwnValuesError(Exception):
-    """Error for a parameter that its constructor fills: the model must be created as a whole."""
+    """Error if a module's constructor fills a parameter: the model must be created as a whole."""
 
 
 class Fingerprint:
@@ -81,9 +81,9 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 ) -> tuple[Any, str]:
     """Return a configuration's model with random weights on the device, and its fingerprint.
 
-    Each module's weights depend on its name, the configuration, dtype, device type and seed alone,
-    so every stack gets the same weights, whatever `replace` does with them. The global random state
-    is unchanged. On `meta`, and in a simulation, nothing is filled.
+    A module's weights depend only on its name, the configuration, dtype, device type and seed. So
+    all stacks get the same weights, whatever `replace` does with them. The global random state is
+    unchanged. On the device `meta`, and in a simulation, no weights are filled.
     """
     place = torch.device(device)
     # A configuration that brings code of its own was refused, or trusted, when it was built; that
@@ -113,7 +113,7 @@ def random_model(  # noqa: PLR0913 - what the weights depend on, and what become
 
 
 def place_model(model: Any, place: torch.device, replace: Replace | None = None) -> tuple[Any, str]:
-    """Move a model to `place` block by block, replacing modules; return it and its fingerprint."""
+    """Move a model block by block to the device `place`; return it and its weights' fingerprint."""
     moves = not is_simulated()  # Fake weights are made where they stay.
     return _in_blocks(model, lambda name, module: moves and module.to(place), replace)
 
@@ -121,7 +121,7 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Call `make(path, module)` for blocks, then the model; return the model and fingerprint."""
+    """Call `make(path, module)` for each block, then the model; return it and its fingerprint."""
     fingerprint = Fingerprint(model)
     for path, blocks in block_lists(model).items():
         for number, block in enumerate(blocks):
@@ -153,7 +153,7 @@ class _Filling:
     def __init__(
         self, model: PreTrainedModel, place: torch.device, seed: int, *, again: bool
     ) -> None:
-        """Store model, device and seed; `again` is true if the model may be created anew."""
+        """Store model, device and seed; `again` is true if the model may be created once more."""
         self._model = model
         self._again = again
         self._place = place
@@ -166,7 +166,7 @@ class _Filling:
 
     @torch.no_grad()
     def initialize_outside(self, blocks: Sequence[nn.Module]) -> None:
-        """Initialize modules outside of blocks, before anything is replaced.
+        """Initialize the model's modules outside of `blocks`, before any module is replaced.
 
         Raises _OwnValuesError for a parameter that its class does not initialize.
         """
@@ -181,8 +181,8 @@ class _Filling:
     def __call__(self, name: str, module: nn.Module) -> None:
         """Fill a module and its children, except modules that are already filled.
 
-        Raises _OwnValuesError for a parameter that its class does not initialize, while the model
-        may be created anew, and ScenarioError if parts of it have been replaced.
+        Raises an error for a parameter that its class does not initialize: _OwnValuesError if the
+        model may be created anew, ScenarioError if some of its modules have been replaced.
         """
         unfilled = [key for key, parameter in module.named_parameters() if parameter.is_meta]
         self._fill(name, module, self._owner(name))
@@ -198,7 +198,7 @@ class _Filling:
         self._has_blocks = True
 
     def _fill(self, name: str, module: nn.Module, owner: PreTrainedModel) -> None:
-        """Fill a module's children, then the module, by `owner`, in transformers' order."""
+        """Fill a module's children, then the module, by `_init_weights` of the model `owner`."""
         if id(module) in self._filled:
             return
         owner = module if isinstance(module, PreTrainedModel) else owner
@@ -214,7 +214,7 @@ class _Filling:
             owner._init_weights(module)
 
     def _owner(self, name: str) -> PreTrainedModel:
-        """Return the innermost transformers model around a module, which initializes it."""
+        """Return the innermost transformers model that contains a module, and initializes it."""
         owner, place = self._model, self._model
         for part in name.split(".") if name else ():
             place = getattr(place, part)
@@ -222,7 +222,7 @@ class _Filling:
         return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return a parameter on the device, filled with NaN; tied parameters share it."""
+        """Return a parameter full of NaN, on the device, to replace one on `meta` and its ties."""
         if id(parameter) in self._made:
             return self._made[id(parameter)][1]
         data = torch.full_like(parameter, torch.nan, device=self._place)
@@ -234,10 +234,10 @@ class _Filling:
 
 
 def seed_generators(seed: int, device_types: Collection[str]) -> None:
-    """Seed the generators of all devices, or only the CPU's if `device_types` has no other.
+    """Seed the random generators of all devices, or only the CPU's for the device type `cpu` alone.
 
-    `torch.manual_seed` formats the call stack for each device that has not been started, which
-    takes a millisecond for each module of a model.
+    The call of `torch.manual_seed` is avoided for the CPU: it formats the call stack for other
+    devices not yet started, which takes a millisecond.
     """
     if set(device_types) == {"cpu"}:
         torch.default_generator.manual_seed(seed)

@@ -32,9 +32,9 @@ def saved_bytes(model: torch.nn.Module, forward: Callable[[], Any], device: str)
 def saved_bytes_by_module(
     model: torch.nn.Module, forward: Callable[[], Any], device: str
 ) -> dict[str, int]:
-    """Return saved bytes by the path of the innermost module that first saves a storage.
+    """Return how many of the `saved_bytes` each module saves, by the module's dotted path.
 
-    The parts add up to `saved_bytes`. A compiled module is one part, with its children.
+    A storage counts for the innermost module that saves it first, or the compiled one around it.
     """
     entered: list[str] = []
     with around_modules(model, lambda path: _within(path, entered)):

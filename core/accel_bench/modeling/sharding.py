@@ -71,9 +71,9 @@ def gradient_on_this_rank(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def reshard(model: torch.nn.Module) -> None:
-    """Free weights that FSDP2 has gathered for a forward pass without a backward pass.
+    """Free the weights that FSDP2 gathered, after a forward pass that no backward pass follows.
 
-    Only a backward pass would otherwise free the weights of the outermost module.
+    Otherwise only a backward pass would free the weights of the outermost module.
     """
     for module in model.modules():
         if hasattr(module, "set_reshard_after_forward"):
@@ -85,8 +85,8 @@ def without_gradient_sync(
 ) -> Callable[[], contextlib.AbstractContextManager[Any]]:
     """Return a function that makes contexts in which each rank accumulates its own gradients.
 
-    Engines enter a context for each micro-batch of a step but the last. The contexts do nothing if
-    the model cannot delay the synchronization of gradients.
+    Engines enter one for each micro-batch of a step except the last. The contexts do nothing if the
+    model cannot delay the synchronization of gradients.
     """
     if hasattr(model, "no_sync"):
         no_sync: Callable[[], contextlib.AbstractContextManager[Any]] = model.no_sync

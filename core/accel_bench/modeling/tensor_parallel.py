@@ -32,10 +32,10 @@ EXPERTS = ("packed_colwise", "moe_tp_experts", "grouped_gemm")
 
 
 def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str, int]:
-    """Shard linear layers in place; return the number of sharded layers by the plan's style.
+    """Shard a model's layers in place; return the number of sharded layers by the plan's style.
 
-    `option` is the user's setting as named in errors. Raises ScenarioError for a model without a
-    plan, and for layers that cannot be sharded.
+    `option` is the key of the user's setting, for errors. Raises ScenarioError for a model without
+    a plan, and for layers that cannot be sharded.
     """
     planned = dict(_planned(model, option))
     if not planned:
@@ -56,7 +56,7 @@ def divide_matrices(model: nn.Module, mesh: DeviceMesh, option: str) -> dict[str
 
 
 def _planned(model: Any, option: str) -> Iterator[tuple[str, str]]:
-    """Yield name and style of each layer to shard: no experts, and no tied weights."""
+    """Yield name and plan style of each layer to shard; experts and tied weights are left out."""
     inner = getattr(model, "get_base_model", lambda: model)()
     prefix = next(name for name, module in model.named_modules() if module is inner)
     plan = {_pattern(key): style for key, style in (getattr(inner, "tp_plan", None) or {}).items()}
@@ -103,9 +103,9 @@ def _style(style: str) -> ParallelStyle:
 
 
 def _adapted(name: str, style: str) -> dict[str, ParallelStyle]:
-    """Return the styles, by module name, of the base layer and one LoRA matrix of `name`.
+    """Return the sharding styles, by module name, for the parts of the LoRA layer `name`.
 
-    B is sharded with a column-wise layer, and A with a row-wise layer. The other matrix is whole.
+    They are the base layer and one matrix: B of a column-wise layer, A of a row-wise layer.
     """
     matrix = "lora_B" if style in COLUMNS else "lora_A"
     return {f"{name}.base_layer": _style(style), f"{name}.{matrix}.*": _style(style)}

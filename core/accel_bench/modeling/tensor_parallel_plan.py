@@ -1,4 +1,4 @@
-"""Checks of tensor-parallel plans by files alone, without importing a model."""
+"""Checks of models' tensor-parallel plans that only read files, without importing a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PLAN = "base_model_tp_plan"
 
 
 def tensor_parallel_problems(model: ModelUse, size: int, option: str) -> Iterator[str]:
-    """Yield texts on why `size` devices, set by `option`, cannot share a model's matrices.
+    """Yield reasons why `size` devices cannot share a model's matrices, without importing it.
 
-    The model is not imported. A model that is known only on a hub has no such texts.
+    `option` is the key of the user's setting `size`. Nothing is yielded for a model on a hub.
     """
     config = model_config(model) or {}
     for key in HEADS:

@@ -23,7 +23,7 @@ LONGEST_BLOCK = 1000
 
 
 def back_to_back_seconds(call: Callable[[], Any], device_type: str) -> float:
-    """Return the median seconds of one call, in blocks of calls without waits in between."""
+    """Return the seconds of one call: the median over blocks of calls without waits between."""
     device = of_torch_type(device_type)
 
     def clock() -> float:

@@ -18,7 +18,7 @@ from accel_bench.report.views.run_table import stacks_report
 
 
 def render_json(document: Any) -> str:
-    """Return JSON of models and plain values; numbers that are not finite become null."""
+    """Return models or plain values as JSON text; numbers that are not finite become null."""
     from pydantic_core import to_json
 
     text = to_json(document, indent=2, inf_nan_mode="null", fallback=str)
@@ -26,7 +26,7 @@ def render_json(document: Any) -> str:
 
 
 def render_list(documents: Iterable[Any], at_once: int = 1) -> Iterator[str]:
-    """Yield the JSON of a list in pieces of `at_once` documents each."""
+    """Yield the JSON text of a list of documents in pieces of `at_once` documents each."""
     rest, before = iter(documents), "["
     while part := list(islice(rest, at_once)):
         yield before + render_json(part).removeprefix("[").removesuffix("\n]\n")
@@ -46,10 +46,10 @@ FORMATS: dict[str, Callable[[Report], str]] = {
 
 
 def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> str:
-    """Return the comparison of the stacks of each scenario as text.
+    """Return the comparison of the stacks of each scenario as text in the format named `form`.
 
-    Markdown and HTML have all columns and notes, a wide table all columns; the terminal has more of
-    both with `verbose`. Raises AccelBenchError for an unknown format.
+    Markdown and HTML have all columns and notes, and the format `wide` has all columns. On the
+    terminal, `verbose` adds columns and notes. Raises AccelBenchError for an unknown format.
     """
     whole = form in ("markdown", "html")
     wide = whole or form == "wide"
@@ -57,7 +57,7 @@ def render(summaries: Sequence[Summary], form: str, verbose: bool = False) -> st
 
 
 def render_report(report: Report, form: str) -> str:
-    """Return a report as text. Raises AccelBenchError for an unknown format."""
+    """Return a report as text in the format named `form`. Raises AccelBenchError if unknown."""
     if form not in FORMATS:
         raise AccelBenchError(f"no report format {form!r}{did_you_mean(form, FORMATS)}")
     return FORMATS[form](report)

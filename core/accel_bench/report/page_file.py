@@ -28,9 +28,8 @@ BEGINNING_BYTES = 4096
 
 def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
     """Return the Jinja environment of a folder's templates, which escapes all inserted text.
-
-    Text passes through `shown` first, since foreign names may have control or invisible characters.
-    """
+    `shown` is applied to a text first, since foreign names may have control or invisible
+    characters."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -45,7 +44,7 @@ def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
 
 
 def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
-    """Return a template's values `style` and `script` (texts), `style_hash` and `script_hash`."""
+    """Return a template's texts `style`, `script` and their hashes `style_hash`, `script_hash`."""
     from markupsafe import Markup
 
     files = {"style": style.read_text("utf8"), "script": script.read_text("utf8")}
@@ -54,27 +53,27 @@ def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
 
 
 def _policy_source(text: str) -> str:
-    """Return the source expression with which a content security policy allows an inline text."""
+    """Return the hash of an inline text in a content security policy, `sha256-` and base64."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def write_page(path: Path, text: str) -> None:
     """Write an HTML page with accel-bench's mark, as a new file or over a page with that mark.
 
-    Raises AccelBenchError for any other file.
+    Raises AccelBenchError if another file has this path.
     """
     _check(path, HTML_MARK)
     write_atomically(path, text)
 
 
 def write_markdown(path: Path, text: str) -> None:
-    """Write Markdown below a comment with accel-bench's mark, as `write_page` writes HTML."""
+    """Write Markdown with accel-bench's mark, as a new file or over a file with that mark."""
     _check(path, MARKDOWN_MARK)
     write_atomically(path, MARKDOWN_MARK.decode() + text)
 
 
 def _check(path: Path, mark: bytes) -> None:
-    """Raise AccelBenchError for a file not to be replaced: one without `mark`, or a database."""
+    """Raise AccelBenchError if `path` names a database, or an existing file without `mark`."""
     if path.name.startswith(FILE_NAME):  # SQLite has files beside it, such as its journal
         raise AccelBenchError(f"{path} is the name of a database of results; name another file")
     with naming_the_file(path):

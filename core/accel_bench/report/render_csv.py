@@ -15,7 +15,7 @@ def render_csv(table: Table) -> str:
 
 
 def csv_lines(columns: Sequence[Column], rows: Iterable[Any]) -> Iterator[str]:
-    """Yield the header and the line of each row, one at a time; nothing without columns."""
+    """Yield the CSV header, then a CSV line for each row; yield nothing if there are no columns."""
     if not columns:
         return
     yield csv_line([column.key for column in columns])

@@ -121,7 +121,7 @@ def wrapped(text: str, width: int, breaks: bool = True) -> list[str]:
 
 
 def _print(section: Section, console: Console, width: int) -> None:
-    """Print one section with all text as `Text`, so that no name is parsed as markup."""
+    """Print one section as rich's `Text`, so that no name is parsed as markup."""
     blocks: list[list[RenderableType]] = [
         _prose([text for text in (section.title, section.headline) if text], "bold", console),
         [Segments([Segment(f"{plain(line)}\n")]) for line in section.text.splitlines()],
@@ -154,7 +154,7 @@ def _table(table: Table, width: int, console: Console) -> list[RenderableType]:
 
 
 class _Cells:
-    """Cells of a column as shown, with their width in each layout."""
+    """One column's cells as texts, with the width that they need in each layout."""
 
     def __init__(self, column: Column, rows: Sequence[Any]) -> None:
         self.column = column
@@ -164,7 +164,7 @@ class _Cells:
         self._widest: dict[int | bool, int] = {}
 
     def line(self, parts: tuple[str, ...], layout: TableLayout) -> list[str]:
-        """Return the lines of a cell in a layout, before text is wrapped."""
+        """Return the lines of the cell made of `parts` in a layout, before a text is wrapped."""
         if self.column.kind == "name":
             return wrapped(" ".join(parts), layout.names)
         if self.column.kind not in layout.stacked:
@@ -174,14 +174,14 @@ class _Cells:
         return " ".join(parts).split() if phrase else list(parts)
 
     def heads(self, layout: TableLayout, width: int) -> list[str]:
-        """Return the lines of the column's header above cells of a width."""
+        """Return the lines of the column's header; its cells are `width` characters wide."""
         narrow = layout.names < UNBROKEN and self.column.kind != "text"
         unit = wrapped(plain(self.column.unit), max(width, layout.unit) if narrow else UNBROKEN)
         room = max(width, HEADER_WIDTH, *map(_width, unit)) if narrow else UNBROKEN
         return [*wrapped(self.column.header, room), *(unit if self.column.unit else ())]
 
     def widest(self, layout: TableLayout) -> int:
-        """Return the width of the column without wrapping."""
+        """Return the width that the column needs in a layout if nothing is wrapped."""
         key = layout.names if self.column.kind == "name" else self.column.kind in layout.stacked
         if key not in self._widest:
             lines = (line for parts in self.rows for line in self.line(parts, layout))
@@ -190,7 +190,7 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the column's least width (unwrapped `widest`); `text` is a text column's least."""
+        """Return the column's least width: `widest`, or for wrapped text `text` or a long word."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}
@@ -199,7 +199,7 @@ class _Cells:
 
 
 class _Drawing(NamedTuple):
-    """Table in one layout, with the width of each column."""
+    """Table in one layout, with the columns that are shown and their widths."""
 
     shown: Sequence[_Cells]
     layout: TableLayout
@@ -230,7 +230,7 @@ class _Drawing(NamedTuple):
     def _lines(
         self, cells: Sequence[list[str]], styles: Sequence[Style | None]
     ) -> Iterator[Segment]:
-        """Yield the lines of one row, each cell padded to the width of its column."""
+        """Yield the lines of one row, with each cell padded to its column's width and styled."""
         gap = " " * self.layout.gap
         for texts in zip_longest(*cells, fillvalue=""):
             before = ""
@@ -251,7 +251,7 @@ class _Drawing(NamedTuple):
 def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
     """Return the table in the first layout that fits the width, or in the narrowest.
 
-    No number is ever broken: columns of higher rank are left out.
+    Numbers are never wrapped: if the table is too wide, columns of the highest rank are left out.
     """
     ranks = sorted({column.rank for column in cells} - {0}, reverse=True)
     fewer = [cells, *([column for column in cells if column.rank < rank] for rank in ranks)]
@@ -269,7 +269,7 @@ def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
 
 
 def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return column widths whose sum fits `room`; the widest text is narrowed first."""
+    """Return widths whose sum fits `room`: the widest columns shrink from `widest` to `least`."""
     widths = [min(wide, max(room, own)) for wide, own in zip(widest, least, strict=True)]
     while sum(widths) > room:
         wider = [place for place, own in enumerate(least) if widths[place] > own]

@@ -104,7 +104,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """Report with the same content for all formats."""
+    """Report in the forms that output formats need: sections, a document and a flat table."""
 
     sections: Sequence[Section] = ()
     """Sections for people: the terminal and Markdown."""
@@ -120,7 +120,7 @@ class Report:
 
 
 class Line(SimpleNamespace):
-    """Row made of several documents; paths of columns begin with a document's name."""
+    """Row that holds several documents by name; a column's path begins with a document's name."""
 
 
 def one_or_list(documents: Sequence[Any]) -> Any:
@@ -129,17 +129,17 @@ def one_or_list(documents: Sequence[Any]) -> Any:
 
 
 def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of mappings with a column for each key; a key that a row lacks is null."""
+    """Return a table whose rows are mappings: a column for each key, null where a row lacks it."""
     return Table([_column(key, methodcaller("get", key), rows) for key in keys], rows)
 
 
 def entry(key: str, title: str = "", **fields: Any) -> Column:
-    """Return a column of a key's values in mappings, null if missing; `fields` are of Column."""
+    """Return a column of mappings' values under `key`, null if missing; `Column` gets `fields`."""
     return Column(key, methodcaller("get", key), title, **fields)
 
 
 def listed(headers: Iterable[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Return a table of sequences whose items stand in the order of the headers."""
+    """Return a table whose rows are sequences, with their items in the order of the headers."""
     rows = list(rows)
     return Table([_column(key, itemgetter(place), rows) for place, key in enumerate(headers)], rows)
 
@@ -150,10 +150,10 @@ def _column(key: str, cell: Callable[[Any], Any], rows: Sequence[Any]) -> Column
 
 
 def paths(prefix: str, names: str, key: str = "{}") -> list[Column]:
-    """Return a column for each attribute in `names`, which are separated by spaces.
+    """Return a column for each attribute name in `names`, a text with spaces between the names.
 
-    Rows are read at `prefix.name`; the cell is null if a part of the path is null. `key` is the
-    column's key, with `{}` in place of the name.
+    A column reads `prefix.name` from a row, and is null if any attribute on this path is null. Its
+    key is `key` with the name in place of `{}`.
     """
     return [Column(key.format(name), reader(f"{prefix}.{name}")) for name in names.split()]
 
@@ -165,12 +165,12 @@ def number_column(
     form: Callable[[Any], str | tuple[str, ...]] = text_of,
     rank: int = 0,
 ) -> Column:
-    """Return a column of numbers at a dotted path of attributes."""
+    """Return a column of the numbers at `path` in each row, a dotted path of attributes."""
     return Column(path, reader(path), title, unit, form, kind="number", rank=rank)
 
 
 def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
-    """Return columns with `tokens` replaced in units and titles by the elements in `counts`."""
+    """Return columns whose titles and units have the nouns in `counts` in place of `tokens`."""
     # The program's help has tables, and no results: it imports what they are made of in vain.
     from accel_bench.analysis.wording import rate_unit
 
@@ -188,12 +188,12 @@ def in_units(columns: Sequence[Column], counts: Iterable[str]) -> list[Column]:
 def columns_of(
     model: Any, path: str = "", key: str = "{}", names: str = "", without: str = ""
 ) -> list[Column]:
-    """Return a column for each field of a document's model, in its order; rows have it at `path`.
+    """Return a column for each field of the pydantic model `model`, in the model's order.
 
-    A document within has a column for each of its own fields, behind the name of the outer field;
-    documents in lists are rows of their own, and have none. `key` is the columns' key, with `{}` in
-    place of the field's name. `names` chooses fields and `without` leaves out others; both are
-    separated by spaces.
+    Rows have the document at the dotted path `path`. A field that is itself a document gives a
+    column for each of its own fields, whose keys begin with the outer field's name; a list of
+    documents gives none. `key` is the columns' key, with `{}` in place of the field's name. `names`
+    chooses fields and `without` leaves out fields, both as texts with spaces between the names.
     """
     chosen, left_out = names.split(), without.split()
     assert {*chosen, *left_out} <= model.model_fields.keys()
@@ -211,7 +211,7 @@ def columns_of(
 
 
 def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
-    """Return columns that read the object that `find` returns for a row; null without an object."""
+    """Return columns that read the object `find(row)` in place of the row; null if it is None."""
 
     def cell(column: Column, row: Any) -> Any:
         item = find(row)
@@ -221,7 +221,7 @@ def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
 
 
 def reader(path: str) -> Callable[[Any], Any]:
-    """Return a function that reads a dotted path of attributes; null if any attribute is null."""
+    """Return a function that reads the attribute at a dotted path; null if one on it is null."""
     names = path.strip(".").split(".")
 
     def read(value: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Settings that follow from other settings: batch sizes of training, by micro batch x accumulation
-x groups of devices = global batch, and slots, length and number of prompts in `mode: inference`."""
+"""Settings that follow from others: batch sizes, by micro batch x accumulation x groups of devices
+= global batch; in `mode: inference` also plugins, sequence length and micro-batch size."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def count_devices(resources: Any) -> int | None:
 
 
 def complete_batch(train: Any, data_parallel: int) -> Any:
-    """Return the settings `train` with the missing batch size of the three filled in.
+    """Return the settings `train` with the missing one of the three batch sizes filled in.
 
     global_batch_size = micro_batch_size x gradient_accumulation x `data_parallel`, the number of
     groups of devices that take batches of their own. Micro batch and accumulation default to 1.
@@ -76,9 +76,9 @@ def _divided(total: int, parts: int, what: str) -> int:
 
 
 def fewer_groups(work: Mapping[str, Any]) -> int | None:
-    """Return the largest number of groups of devices that divides the batch, or None for no limit.
-    `work` is a scenario as written. None also means that it states the number, or that no number
-    fits."""
+    """Return the largest number of groups of devices that a stated batch allows, if less than the
+    number of devices. It is None if each device can be a group, if `work` states the number, or if
+    no number fits. `work` is a scenario as written."""
     resources, given = work.get("resources") or {}, _given(work.get("train"))
     devices = count_devices(resources)
     if devices is None or not given or resources.get("data_parallel") is not None:
@@ -100,7 +100,7 @@ def _given(train: Any) -> dict[str, int] | None:
 
 
 def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the work `raw` with settings that follow from `inference`; a training work is
+    """Return a copy of the work `raw` with settings that follow from `inference`; a training is
     unchanged. Raises LocatedError if a setting of `data` or `train` contradicts them."""
     done = dict(raw)
     if raw.get("mode") != "inference":
@@ -117,16 +117,16 @@ def complete_inference(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(work: Mapping[str, Any], name: str) -> Any:
-    """Return the value of the setting of `inference` called `name` in a work, or its default."""
+    """Return the value of the setting `inference.<name>` in a work, or the setting's default."""
     asked = work.get("inference") or {}
     usual = Inference.model_fields[name].default
     return asked.get(name, usual) if isinstance(asked, Mapping) else getattr(asked, name)
 
 
 def _with(section_as_written: Any, section: str, key: str, asked: tuple[str, Any]) -> Any:
-    """Return a section with a key set to the value that `inference` requires. `asked` is the name
-    and the value of the setting of `inference`. Raises LocatedError if the section states another
-    value."""
+    """Return a section of a work with `key` set to the value that `inference` requires. `asked` is
+    the name and value of that setting of `inference`. Raises LocatedError if the section states
+    another value."""
     name, value = asked
     written = section_as_written or {}
     if isinstance(written, str):

@@ -1,4 +1,4 @@
-"""Scenario before validation: plain data with the location of each value, and its changes."""
+"""A scenario before validation: plain data that can be changed, with the location of each value."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Layer:
         }
 
     def where(self, location: Location) -> str:
-        """Return the file name, line and column of a value."""
+        """Return the file name, line and column of the value at the path `location`."""
         known = (self.places.get(location[:length]) for length in range(len(location), 0, -1))
         return Path(next(filter(None, known), "the scenario")).name
 
@@ -68,7 +68,8 @@ class Layer:
             del self.places[known]
 
     def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
-        """Remove values that an upper layer sweeps or sets, given as dotted keys with locations."""
+        """Remove values of keys that a layer above sweeps, and sweeps of keys that it sets. Both
+        arguments map dotted keys to their locations in that layer."""
         for key, place in swept.items():
             location = tuple(key.split("."))
             if look_up(self.data, key)[1] is not None:
@@ -120,7 +121,7 @@ class Draft:
         return look_up(self.data, key)[1]
 
     def stack(self, name: str) -> StackEntry:
-        """Return a validated stack, or an empty stack for an unknown name."""
+        """Return the stack called `name`, validated; an empty stack for an unknown name."""
         return validate(
             StackEntry,
             (self.data.get("stacks") or {}).get(name, {}),
@@ -129,9 +130,9 @@ class Draft:
         )
 
     def set(self, key: str, value: Any, place: str) -> None:
-        """Set the value of a dotted key; `place` is the location that sets it, for messages.
-        `stacks.NAME.PLUGIN.OPTION` sets a plugin's option; the rest after `sweep`, `zip` or
-        `stacks.NAME.set` is one dotted key."""
+        """Set the value of a dotted key; `place` is its file location or option, for messages. A
+        key `stacks.NAME.PLUGIN.OPTION` sets a plugin's option. What follows `sweep.`, `zip.` or
+        `stacks.NAME.set.` counts as one dotted key."""
         check_depth(key)
         parts = _parts(key)
         # The values below are replaced, so their places are no longer true.
@@ -148,7 +149,7 @@ class Draft:
             self._normalise_stacks()
 
     def with_values(self, settings: Iterable[Setting]) -> Draft:
-        """Return a copy with other values of dotted keys, each set as by `set`."""
+        """Return a copy in which the dotted keys of `settings` are set, as by `set`."""
         changed = copy.deepcopy(self)
         for key, value, place in settings:
             changed.set(key, value, place)
@@ -203,7 +204,7 @@ class Draft:
             self.places[(*stack, "use", *location[2:])] = self.places[location]
 
     def _named_stack(self, name: str, preset: str) -> dict[str, Any]:
-        """Return the content of the stack file `preset`, from the file's folder or the presets."""
+        """Return the content of the stack file `preset`, from the scenario's folder or shipped."""
         known = find_presets("stacks")
         if self.folder is not None:
             beside = [*self.folder.glob("*.yaml"), *(self.folder / "stacks").glob("*.yaml")]
@@ -216,8 +217,8 @@ class Draft:
 
     def _part_of(self, stack: str, part: str) -> dict[str, Any]:
         """Return the settings of a stack if `part` is `set`, else the options of its plugin called
-        `part`. The mapping is part of the draft, to be changed. Raises ScenarioError for an unknown
-        name."""
+        `part`. Changes of the returned mapping change the draft. Raises ScenarioError for an
+        unknown name."""
         stacks = self.data.get("stacks", {})
         if stack not in stacks:
             hint = did_you_mean(stack, stacks)
@@ -239,7 +240,7 @@ class Draft:
 
 
 def _parts(key: str) -> list[str]:
-    """Return a dotted key's parts; the rest after `sweep`, `zip` or `stacks.NAME.set` is one."""
+    """Split a dotted key at its dots, except after `sweep`, `zip` and `stacks.NAME.set`."""
     first, *rest = key.split(".")
     if first == "stacks" and rest[1:2] == [SET] and rest[2:]:
         return [first, *rest[:2], ".".join(rest[2:])]
@@ -251,7 +252,7 @@ def _is_of_stack(parts: Sequence[str]) -> bool:
 
 
 def _swept(key: str, value: Any) -> list[str]:
-    """Return the keys that an override of `sweep` or `zip`, or of a key in them, sweeps."""
+    """Return the dotted keys that `--set key=value` sweeps; empty unless in `sweep` or `zip`."""
     first, _, rest = key.partition(".")
     if first not in AXES or value is None:
         return []
@@ -259,7 +260,7 @@ def _swept(key: str, value: Any) -> list[str]:
 
 
 def read_stack(path: Path) -> StackEntry:
-    """Return the stack in the file of a named stack. Raises ScenarioError for an invalid file."""
+    """Return the stack in a stack file. Raises ScenarioError for an invalid file."""
     document = load_file(path)
     return validate(StackEntry, document.data, document.where, ScenarioError)
 
@@ -272,12 +273,13 @@ def check_depth(key: str) -> None:
 
 
 def is_value(key: str) -> bool:
-    """Return whether null is a valid value of a key: `use: null` names the plugin called `null`."""
+    """Return whether null is a value of a key and removes no key: `use: null` names a plugin."""
     return key == "use"
 
 
 def dotted(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings with dotted keys, after `prefix`; a list is one value."""
+    """Yield dotted key and value from nested mappings; keys begin with `prefix`. A list is one
+    value."""
     for key, item in values.items():
         if isinstance(item, Mapping):
             yield from dotted(item, f"{prefix}{key}.")
@@ -295,8 +297,8 @@ def look_up(data: Any, key: str) -> tuple[bool, Any]:
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set the value at the path `parts` in nested mappings; a slot's plugin name becomes a mapping.
-    Raises ScenarioError if an inner part holds a value."""
+    """Set the value at the path `parts` in nested mappings. The name of a slot's plugin on the path
+    becomes a mapping. Raises ScenarioError if the path leads through another value."""
     key = ".".join(parts)
     *parents, last = parts
     if not last or not all(parents):

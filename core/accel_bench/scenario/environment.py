@@ -107,7 +107,7 @@ def check_environment(
     environment: Mapping[str, str], where: Callable[[tuple[str, ...]], str], allow_all: bool
 ) -> None:
     """Raise ScenarioError for variables that could load code or carry secrets, or for invalid ones.
-    `where` returns the file location of a path; `allow_all` permits names outside SWITCHES."""
+    `where` returns a path's location in the file; `allow_all` permits names outside SWITCHES."""
     for name in environment:
         place = where(("environment", name))
         if not name or "=" in name or "\0" in name or "\0" in environment[name]:

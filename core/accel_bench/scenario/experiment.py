@@ -75,7 +75,7 @@ class Experiment(Frozen):
 
 
 def _task_of(task: dict[str, Any]) -> JsonValue:
-    """Return the part of an identity about a task: its name, with its options if it has any."""
+    """Return a task's entry in an identity: its plugin's name, or a mapping with its options."""
     written = {key: value for key, value in task.items() if key != "counts"}
     return written if len(written) > 1 else written["use"]
 
@@ -84,7 +84,7 @@ def identity_of(scenario: Scenario, stack: Stack, environment: dict[str, Any]) -
     """Return the identity of an experiment: all values that can change a result.
 
     Names, rounds, timeouts and folders are left out: they do not change the work of a process.
-    `environment` holds versions, devices and fingerprints, by `planning.plan`.
+    `environment` holds the versions, devices and fingerprints that `planning.plan` finds.
     """
     work = scenario.model_dump(mode="json", exclude={"name", "description", "launcher"})
     measure = work.pop("measure")

@@ -32,8 +32,8 @@ GIVEN = "the scenario"
 
 
 def find_drafts(sources: Sequence[ScenarioSource]) -> list[Draft]:
-    """Return drafts of all sources, without slow scenarios of folders. Raises ScenarioError for an
-    unknown source or an invalid file."""
+    """Return the drafts of all sources; a folder's slow scenarios are left out. Raises
+    ScenarioError for an unknown source or an invalid file."""
     return [draft for source in sources for draft in _drafts_of(source)]
 
 
@@ -87,7 +87,7 @@ def _named(name: str) -> list[Draft]:
 
 
 def _suite(folder: Path) -> list[Draft]:
-    """Return drafts of the scenarios in a folder, without slow scenarios and named stacks."""
+    """Return drafts of the scenarios in a folder; slow scenarios and stack files are left out."""
     paths = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     drafts = [
         draft
@@ -101,7 +101,7 @@ def _suite(folder: Path) -> list[Draft]:
 
 
 def read_drafts(path: Path) -> list[Draft]:
-    """Return drafts of the scenarios in a file: one, or each of `scenarios` over `defaults`.
+    """Return drafts of a file's scenarios: one, or each of `scenarios` merged over `defaults`.
 
     Raises ScenarioError for an invalid file.
     """
@@ -132,15 +132,15 @@ def read_drafts(path: Path) -> list[Draft]:
 
 
 def _part(document: ParsedFile, location: Location, data: dict[str, Any]) -> ParsedFile:
-    """Return the mapping `data` at `location` in a file, with locations, as a file of its own."""
+    """Return the mapping `data` at the path `location` of a file as a parsed file of its own."""
     depth = len(location)
     marks = {at[depth:]: mark for at, mark in document.marks.items() if at[:depth] == location}
     return ParsedFile(document.source, copy.deepcopy(data), marks)
 
 
 def read_draft(path: Path) -> Draft:
-    """Return the draft of a scenario file and the files that it extends. Raises ScenarioError for
-    an invalid file."""
+    """Return the draft of a scenario file, merged over the files that it extends. Raises
+    ScenarioError for an invalid file."""
     return _whole_file(load_file(path), path)
 
 
@@ -162,7 +162,7 @@ def make_draft(document: ParsedFile, folder: Path) -> Draft:
 
 
 def _read_merged(path: Path, chain: tuple[Path, ...]) -> Layer:
-    """Return the layer of a file over the files that it extends; `chain` are the files above."""
+    """Return the layer of a file merged over the files it extends; files in `chain` extend it."""
     resolved = path.resolve()
     if resolved in chain:
         circle = " -> ".join(str(link) for link in (*chain, resolved))
@@ -216,7 +216,7 @@ def lay_over(below: Layer, above: Layer) -> Layer:
 
 
 def merge_keys(below: Any, above: Any) -> Any:
-    """Return mappings merged by key: null removes a key, any other value above replaces."""
+    """Return `below` merged with `above` by key: null in `above` removes, other values replace."""
     if not (isinstance(below, dict) and isinstance(above, dict)):
         return copy.deepcopy(above)
     result = dict(below)

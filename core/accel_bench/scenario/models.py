@@ -247,7 +247,7 @@ class Scenario(Work):
 
     @model_validator(mode="after")
     def _has_what_it_evaluates(self) -> Scenario:
-        """Raise an error for settings of an evaluation if nothing is evaluated."""
+        """Raise an error if settings of an evaluation lack `data.held_out` or `evaluate.steps`."""
         evaluate = self.evaluate
         for key in ("batches", "micro_batch_size", "every"):
             if getattr(evaluate, key) is not None and not self.data.held_out:

@@ -168,14 +168,14 @@ class Resources(Described):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, raw: Any) -> Any:
-        """Set the number of nodes, and of devices on the largest, if nodes differ."""
+        """Set `devices` and `nodes` from `devices_by_node`, if that is given."""
         listed = raw.get("devices_by_node") if isinstance(raw, dict) else None
         if not (isinstance(listed, list | tuple) and listed and set(map(type, listed)) == {int}):
             return raw
         return {"devices": max(listed), "nodes": len(listed), **raw}
 
     def devices_of(self, node: int) -> int:
-        """Return the number of devices on a node, by the node's number from 0."""
+        """Return the number of devices on the node with the index `node`."""
         return self.devices_by_node[node] if self.devices_by_node else self.devices
 
     @property
@@ -184,12 +184,12 @@ class Resources(Described):
         return sum(map(self.devices_of, range(self.nodes)))
 
     def host_memory_of(self, node: int) -> int | None:
-        """Return the GiB of host memory that a node needs, by the node's number from 0."""
+        """Return the GiB of host memory that the node with the index `node` needs; None for any."""
         first = None if node else self.first_node_host_memory_gib
         return first or self.host_memory_gib
 
     def lacks_memory(self, node: int, memory_bytes: int) -> str:
-        """Return a message about a node with less host memory than it needs; else an empty text."""
+        """Return a message if a node needs more than its `memory_bytes`, else an empty text."""
         needed = self.host_memory_of(node)
         if needed is None or memory_bytes >= needed * 2**30:
             return ""
@@ -198,7 +198,7 @@ class Resources(Described):
 
     @property
     def device_memory_bytes(self) -> int | None:
-        """Least bytes that a device of `device_memory_gib` reports; None for any device."""
+        """Least bytes of memory that every device reports; None if any size will do."""
         if self.device_memory_gib is None:
             return None
         return int(self.device_memory_gib * 2**30 * REPORTED_MEMORY)

@@ -107,12 +107,12 @@ class Point(Frozen):
         return tuple(key for key, size in self.sizes.items() if size is None)
 
     def facts(self) -> dict[str, Any]:
-        """Return the values that an exclusion can name, by dotted key, and the stack's name."""
+        """Return the values that an exclusion can name: settings by dotted key, and the `stack`."""
         return {**dict(_by_key(self.scenario.model_dump(mode="json"))), "stack": self.stack.name}
 
 
 def _by_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value in nested mappings by dotted key, also the inner mappings themselves."""
+    """Yield dotted key and value of each entry in nested mappings, inner mappings included."""
     for name, value in values.items():
         yield f"{prefix}{name}", value
         if isinstance(value, Mapping):
@@ -120,7 +120,7 @@ def _by_key(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def sweep_points(file: ScenarioFile) -> Iterator[dict[str, Any]]:
-    """Yield each combination of swept values by dotted key, in written order; `zip` is one axis."""
+    """Yield each sweep point as values by dotted key, in the file's order; `zip` is one axis."""
     axes = [[{key: value} for value in values] for key, values in file.sweep.items()]
     if file.zip:
         rows = zip(*file.zip.values(), strict=True)
@@ -137,13 +137,13 @@ def count_points(file: ScenarioFile) -> int:
 
 
 def at(sweep: dict[str, Any]) -> str:
-    """Return ` at key=value, ...` for a message, or an empty text without a sweep."""
+    """Return the text ` at key=value, ...` for messages; an empty text without swept keys."""
     return " at " + ", ".join(f"{key}={value}" for key, value in sweep.items()) if sweep else ""
 
 
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
-    """Return whether an exclusion applies: each of its keys has its value, or one of its values.
-    `facts` holds a point's values by dotted key."""
+    """Return whether an exclusion applies: each of its keys has the excluded value, or one of
+    several. `facts` holds a point's values by dotted key."""
     return all(
         facts.get(key) in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
@@ -172,7 +172,7 @@ def make_tag(rule: TagRule, point: Point) -> str:
 
 
 def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
-    """Return the tag made of swept keys in alphabetical order: `micro_batch_size_4-seed_1`.
+    """Return the tag made of swept keys and values, in order of keys: `micro_batch_size_4-seed_1`.
 
     A key is shortened to its last word if that word is unique.
     """
@@ -180,7 +180,7 @@ def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
 
 
 def _joined(sweep: Mapping[str, JsonValue]) -> str:
-    """Return keys, shortened if unique, and values as one text, in alphabetical order."""
+    """Return one text of all keys and values, sorted; a key's last word stands for it if unique."""
     names = {key: key.rpartition(".")[2] for key in sweep}
     last = Counter(names.values())
     return "-".join(
@@ -195,7 +195,7 @@ def is_chosen(tag: str, sweep: Mapping[str, JsonValue]) -> bool:
 
 
 def _text(value: JsonValue) -> str:
-    """Return a value as part of a name; keys of a mapping are in alphabetical order."""
+    """Return a value as part of a tag; a mapping's keys are in alphabetical order."""
     if isinstance(value, dict):
         return "-".join(f"{key}_{_text(value[key])}" for key in sorted(value))
     if isinstance(value, list):
@@ -204,8 +204,8 @@ def _text(value: JsonValue) -> str:
 
 
 def _filled(form: str, facts: Mapping[str, Any]) -> Iterable[str]:
-    """Yield the parts of a tag's format, with keys in braces replaced by their values in `facts`.
-    Raises ScenarioError for an invalid format or an unknown key."""
+    """Yield the parts of the tag format `form`, whose keys in braces become their values in
+    `facts`. Raises ScenarioError for an invalid format or an unknown key."""
     try:
         parts = list(string.Formatter().parse(form))
     except ValueError as error:
@@ -232,8 +232,8 @@ def _fact(facts: Mapping[str, Any], key: str) -> JsonValue:
 def sweep_problems(
     file: ScenarioFile, written: Draft, made: Collection[str]
 ) -> Iterator[tuple[Location, str]]:
-    """Yield the problems of axes and exclusions, each with its location in the file. `written` is
-    the scenario as written, `made` are the names of stacks that a ladder makes."""
+    """Yield the problems of swept keys and exclusions, each with its location in the file.
+    `written` is the scenario as written; `made` are the names of stacks that a ladder makes."""
     if len({len(values) for values in file.zip.values()}) > 1:
         yield ("zip",), "keys that move together need equally many values"
     for kind, axes in (("sweep", file.sweep), ("zip", file.zip)):
@@ -259,7 +259,7 @@ def sweep_problems(
 
 
 def _problems_of_axis(key: str, written: Draft, made: Collection[str]) -> Iterator[str]:
-    """Yield reasons why a key cannot be swept; the arguments are as for `sweep_problems`."""
+    """Yield reasons why a key cannot be swept; `made` are names of stacks that a ladder makes."""
     first, *rest = key.split(".")
     if first not in ("stacks", *Work.model_fields):
         yield f"unknown key {key!r}{did_you_mean(first, Work.model_fields)}"

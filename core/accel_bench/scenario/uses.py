@@ -65,7 +65,7 @@ def slot_defaults() -> SlotDefaults:
 
 
 def _default_of(slot: str) -> Any:
-    """Return a pydantic field whose default, also in its schema, is the slot's default plugin."""
+    """Return a pydantic field whose default, in its schema too, is the slot's default plugin."""
     return Field(
         default_factory=lambda: slot_defaults().slots[slot],
         json_schema_extra=lambda schema: schema.update(default=slot_defaults().slots[slot]),
@@ -125,7 +125,7 @@ class Use(Described):
 
     @classmethod
     def owned_keys(cls) -> frozenset[str]:
-        """Return the keys that belong to a slot itself, which no plugin may use for options."""
+        """Return the names of the slot's own fields, which no plugin may use for its options."""
         return frozenset(cls.model_fields) - {"options"}
 
 

@@ -151,9 +151,9 @@ def read_history(options: BisectOptions) -> History:
 
 
 def _counted(subject: CommandSubject, history: History) -> CommandSubject:
-    """Return the command with the unit (tokens, steps or runs) in which its work is counted.
+    """Return the command with the unit in which its work is counted: tokens, steps or whole runs.
 
-    The command is started for a few steps at both ends of the history, to see what can be counted.
+    A short run of the command at both ends of the history shows what can be counted.
     """
     known = history.versions
     ready = {known[index].name: history.prepare(index, True) for index in (0, len(known) - 1)}
@@ -169,7 +169,8 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
 def _refuse_uncommitted(words: Sequence[str], history: History, version: str, folder: Path) -> None:
     """Raise ScenarioError if a version's work tree lacks a file that the command names.
 
-    `words` are the command, `folder` is the work tree, and `version` is the name in the error.
+    `words` are the words of the command, `folder` is the work tree, and `version` is the version's
+    name.
     """
     for word in filter(history.decides_on, words):
         if os.path.isfile(word) and not (folder / word).exists():
@@ -182,7 +183,7 @@ def _refuse_uncommitted(words: Sequence[str], history: History, version: str, fo
 def _subject(options: BisectOptions, history: History, invoked: Invocation) -> Subject:
     """Return the command or the scenario in `options.words`, which is run at each version.
 
-    Raises ScenarioError if the options do not suit it, such as `--stack` with a command.
+    Raises ScenarioError for options that do not apply, such as `--stack` with a command.
     """
     words: Sequence[str] = options.words
     compared = {"measure.compare": options.compare}

@@ -34,7 +34,7 @@ def check_out(root: Path, tree: Path, commit: str) -> None:
 def remove_tree(root: Path, tree: Path) -> None:
     """Remove the git work tree at `tree`, also after an interrupted checkout.
 
-    `root` is a folder of its repository.
+    `root` is a folder of the tree's repository.
     """
     with suppress(ScenarioError):
         git(root, "worktree", "remove", "--force", "--force", str(tree))
@@ -128,7 +128,7 @@ class CommitHistory:
         return Prepared(folder=below, revision=commit, requirements=(str(below),))
 
     def decides_on(self, name: str) -> bool:
-        """Return whether each version has its own copy of a file that a command names.
+        """Return whether each version has its own copy of the file `name`, a command's word.
 
         This is true of a relative path into the repository.
         """
@@ -150,7 +150,7 @@ class CommitHistory:
                     remove_tree(self._root, tree)
 
     def _open_use(self, commit: str) -> int:
-        """Return a descriptor of the file that a search locks while it uses a work tree."""
+        """Return an open descriptor of the file by which searches lock a commit's work tree."""
         return os.open(self._trees / f"{commit}.used", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
 
 

@@ -57,7 +57,7 @@ class History(Protocol):
 
     @property
     def identity(self) -> Sequence[str]:
-        """Texts that distinguish the history from any other."""
+        """Texts that identify the history, so that only the same search is resumed."""
 
     def prepare(self, version: int, environment: bool) -> Prepared:
         """Build the version of index `version`; return the folder and environment to run it in.
@@ -67,10 +67,10 @@ class History(Protocol):
         """
 
     def decides_on(self, name: str) -> bool:
-        """Return whether each version has its own copy of a file that a command names."""
+        """Return whether each version has its own copy of the file `name`, a command's word."""
 
     def close(self, answered: bool = True) -> None:
-        """End the search; if it was `answered`, remove temporary files that no search uses."""
+        """End the search; if it was `answered`, remove files that no other search uses."""
 
 
 def run_program(

@@ -1,8 +1,7 @@
-"""History of packages between two lock files, changed one at a time or with their dependencies.
+"""History of package versions between two lock files: packages change in turn or in groups.
 
-Allowed combinations follow from the metadata of the packages installed at both ends: packages
-change together only if a smaller change violates a requirement. pip refuses other conflicts when an
-environment is built.
+Packages change together only if a smaller change would violate a requirement in the metadata of the
+packages installed at both ends. pip refuses other conflicts when an environment is built.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class PackageHistory:
 
 
 def build_lock(requirements: Iterable[str], index: str = "") -> Path:
-    """Build an environment of exactly these packages, and return the path of its interpreter.
+    """Build an environment of exactly these requirements; return the path of its interpreter.
 
     An environment that was built before is used again. `index` is the URL of an additional package
     index; empty for none. Raises ScenarioError if pip refuses the packages.
@@ -174,7 +173,7 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
     """Return groups of packages to change in turn, each as small as dependencies allow.
 
     `changed` are package names, `old` and `new` the packages at both ends. The groups keep the
-    order of `changed` as far as every combination meets its requirements.
+    order of `changed`, unless a combination would then violate a requirement.
     """
     left, groups, now = list(changed), [], dict(old)
     while left:
@@ -198,7 +197,7 @@ def _smallest_group(left: Sequence[str], now: Packages, new: Packages) -> list[s
 def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list[str]:
     """Return the names of a package and of all packages that must change together with it.
 
-    `left` are the packages that may change; they are all returned if no order meets the
+    `left` are the packages that may change. All of them are returned if no group meets the
     requirements.
     """
     group = [name]
@@ -225,7 +224,7 @@ def _allowed(packages: Packages) -> bool:
 
 
 def _broken(packages: Packages) -> set[str]:
-    """Return the names of packages with an unmet requirement, and of the required packages."""
+    """Return the names of both packages, requiring and required, of each unmet requirement."""
     return {
         member
         for name, package in packages.items()
@@ -241,16 +240,16 @@ def _met(need: Requirement, packages: Packages) -> bool:
 
 
 def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
-    """Yield name and package of each installed distribution, without requirements of extras.
+    """Yield the canonical name and the package of each installed distribution.
 
-    A row has the name, the version and the requirements of a distribution.
+    A row has a distribution's name, version and requirements. Requirements of extras are left out.
     """
     for name, version, needs in rows:
         yield canonicalize_name(name), Package(version, tuple(_held(needs)))
 
 
 def _held(needs: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements whose markers hold here. Unparsable requirements are skipped."""
+    """Yield the requirements whose environment markers hold here; skip unparsable requirements."""
     for need in needs:
         with suppress(InvalidRequirement):
             parsed = Requirement(need)

@@ -1,7 +1,7 @@
-"""Measurement of `bisect`'s rounds in ordinary sessions, and the state for resuming it.
+"""Measurement of `bisect`'s rounds in ordinary sessions, and the state to resume a search.
 
-The state contains the sessions of each comparison, and skipped versions. The rounds are read from
-the store, so that a killed search resumes after the last complete round.
+The state contains the ids of each comparison's sessions, and the skipped versions. The rounds are
+read from the store, so that a killed search resumes after the last complete round.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class BisectRounds:
                 raise ScenarioError(f"{name} cannot be run: {'; '.join(planned.skipped)}")
 
     def _read(self, comparing: Comparing, session: str) -> bool:
-        """Add a stored session's complete rounds to the search; return False if there are none."""
+        """Add a stored session's complete rounds to the search; return whether there are any."""
         results = self.store.results(session=session)
         self.runs += len(results)
         self.seconds += sum(result.seconds for result in results)
@@ -173,9 +173,10 @@ class BisectRounds:
                 yield {place: by_round[key] for place, by_round in costs.items()}
 
     def _blame(self, versions: Sequence[int], session: str) -> None:
-        """Skip the version of a session's first failed run.
+        """Skip the version whose run was the first to fail in a session of `versions`.
 
-        Raises AccelBenchError if this version is an end or has run before, or if no run failed.
+        Raises AccelBenchError if no run failed, or if this version is an end or was measured
+        before.
         """
         results = self.store.results(session=session)
         failed = [result for result in results if not result.status.completed]

@@ -1,15 +1,16 @@
 """Search algorithm of `bisect`: the next versions to measure, and the answer.
 
 The ends are compared first. A probe is a version between the ends, measured in the same rounds as
-both ends. It has the change if significantly worse than the good end, and lacks the change if
-significantly better than the bad end. Since a probe differs from one of the ends by the whole
-effect, this takes a third of the runs of a comparison with half of the effect. Last, the two
-neighbours of the change are measured with the ends in fresh rounds. These rounds alone confirm the
-change. They also show whether another change contributes to the difference of the ends.
+both ends. A probe has the change if it is significantly worse than the good end, and lacks the
+change if it is significantly better than the bad end. Since a probe differs from one of the ends by
+the whole effect of the change, this test takes a third of the runs that a test for half of the
+effect would take. Last, the two neighbours of the change are measured with the ends in fresh
+rounds. These rounds alone confirm the change. They also show whether another change contributes to
+the difference of the ends.
 
 The next step depends on the previous rounds alone, so that a search can be resumed. A look is an
-interim analysis of a comparison after 5, 10, 20, ... rounds. The levels of its tests keep the error
-rate over all looks (`statistics.sequential`).
+interim analysis of a comparison after 5, 10, 20, ... rounds. The significance levels of all looks
+together keep the error rate (`statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -131,17 +132,17 @@ class Bisection:
         return max([0, *by_side["good"]]), min([self.versions - 1, *by_side["bad"]])
 
     def pairs(self, version: int) -> list[tuple[float, float]]:
-        """Return the costs of the good end and of a version in each round that measured both."""
+        """Return (cost of the good end, cost of the version) for each round that measured both."""
         rounds = (costs for own in self.rounds.values() for costs in own)
         return [(costs[0], costs[version]) for costs in rounds if version in costs]
 
     def ratio(self, version: int) -> float | None:
-        """Return the mean ratio of the good end's cost to a version's, or None if unmeasured."""
+        """Return the mean of good end's cost / version's cost over rounds; None if unmeasured."""
         logs = [math.log(good / own) for good, own in self.pairs(version)]
         return math.exp(fmean(logs)) if logs else None
 
     def add(self, comparing: Comparing, costs: Costs) -> None:
-        """Add the costs of a measured round of these versions."""
+        """Add the costs of a round that measured the versions of `comparing`."""
         self.rounds.setdefault(comparing, []).append(costs)
 
     def next(self) -> MoreRounds | BisectAnswer:
@@ -179,10 +180,10 @@ class Bisection:
         return self._confirm(good, bad, ends)
 
     def _middle(self, good: int, bad: int) -> int | None:
-        """Return the index of the next version to measure between two others; None if none is left.
+        """Return the index of the next version to measure between `good` and `bad`, or None.
 
-        Versions that cannot be built are often adjacent: after the middle, versions at 1/4, 3/4,
-        1/8, ... are tried.
+        The middle is tried first, then versions at 1/4, 3/4, 1/8, ..., since versions that cannot
+        be built are often adjacent.
         """
         between = range(good + 1, bad)
         left = [version for version in between if version not in self.skipped]
@@ -192,7 +193,7 @@ class Bisection:
         return min(left, key=lambda version: abs(version - place))
 
     def _side(self, probe: int) -> Side | None:
-        """Return the side of the change on which a probe lies; None if inconclusive."""
+        """Return the side of the change on which a version lies, or None if undecided."""
         good, bad = 0, self.versions - 1
         comparing = Comparing("probe", (good, probe, bad))
         pairs = {"good": (good, probe), "bad": (bad, probe)}
@@ -209,11 +210,11 @@ class Bisection:
         return None
 
     def _confirm(self, last: int, first: int, ends: Comparison) -> BisectAnswer:
-        """Confirm the change in fresh rounds of both neighbours and ends; return the answer.
+        """Measure both neighbours of the change, and both ends, in fresh rounds; return the answer.
 
         `last` is the last good version, `first` the first bad one, and `ends` the comparison of the
-        ends. The change explains the difference of the ends if no other change can be half as
-        large.
+        ends. Measuring stops early once any other change must be smaller than the floor or than
+        half of this change.
         """
         good, bad = 0, self.versions - 1
         comparing = Comparing("neighbours", tuple(dict.fromkeys((good, last, first, bad))))
@@ -261,7 +262,7 @@ class Bisection:
         pairs: Mapping[str, tuple[int, int]],
         floor: float | None = None,
     ) -> dict[str, Comparison]:
-        """Return the comparison of each pair's second version with its first, by the pair's name.
+        """Return, for each name in `pairs`, the comparison of the second version with the first.
 
         It uses the rounds of `comparing` before interim analysis number `look`. `floor` replaces
         the search's own floor. Raises _Lacking if too few rounds are measured.
@@ -278,7 +279,7 @@ class Bisection:
 
     @property
     def _points(self) -> int:
-        """Number of tests among which the error rate of one verdict is divided."""
+        """Number that divides each test's error rate, so that all tests together keep `ERROR`."""
         tests = math.ceil(math.log2(max(self.versions - 1, 1))) + OTHER_TESTS
         return math.ceil(round(tests * ONE_SIDED_ALPHA / ERROR, 9))
 
@@ -287,14 +288,14 @@ class Bisection:
 
 
 class _Lacking(Exception):
-    """Exception with the rounds that must be measured before a comparison."""
+    """Exception that holds the rounds to measure before a comparison is possible."""
 
     def __init__(self, more: MoreRounds) -> None:
         self.more = more
 
 
 def _size(look: int) -> int:
-    """Return the number of rounds before the interim analysis of this number, counted from 1."""
+    """Return the number of rounds before interim analysis number `look` (1: 5, 2: 10, 3: 20)."""
     return MINIMUM_ROUNDS << (look - 1)
 
 

@@ -1,4 +1,4 @@
-"""The work that `bisect` runs at each version: a command, or a stack of a scenario."""
+"""What `bisect` runs at each version: a command, or a stack of a scenario."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench_ab.session import plan_commands
 
 
 class Subject(Protocol):
-    """Protocol of the work that `bisect` runs at each version."""
+    """Protocol of what `bisect` runs at each version: a command, or a stack of a scenario."""
 
     @property
     def needs_environment(self) -> bool:
@@ -26,7 +26,7 @@ class Subject(Protocol):
 
     @property
     def identity(self) -> Sequence[str]:
-        """Texts that distinguish the work from any other."""
+        """Texts that identify what is run, so that only the same search is resumed."""
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
         """Return the plan of a session that measures versions in a number of rounds.
@@ -93,11 +93,11 @@ class ScenarioSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Text of the scenario, changes of the command line, and name of the stack."""
+        """Text of the scenario, overrides by the command line, and name of the stack."""
         return [repr(self.draft.data), repr(self.request.overrides), self.stack]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of the stack in the environment of each version, after building these."""
+        """Build each version's environment; return the plan of the stack in these environments."""
         draft = copy.deepcopy(self.draft)
         draft.data["environments"] = {
             name: {"requirements": [*ready.requirements]} for name, ready in versions.items()
@@ -118,9 +118,9 @@ class ScenarioSubject:
 
 
 def is_scenario(words: Sequence[str], known: Sequence[str]) -> bool:
-    """Return whether the words are the file or shipped name of a scenario, rather than a command.
+    """Return whether `words` name a scenario, by file or shipped name, and are no command.
 
-    `known` are the shipped names.
+    `known` are the names of the scenarios shipped with accel-bench.
     """
     return len(words) == 1 and (Path(words[0]).suffix in (".yaml", ".yml", ".toml") or
                                 words[0] in known)  # fmt: skip

@@ -163,9 +163,10 @@ def _looked_at(
     invoked: Invocation,
     request: PlanRequest,
 ) -> tuple[CommandSettings, Sequence[NamedCommand]]:
-    """Return the settings and the commands, completed by a short trial run of each command.
+    """Return the settings and commands, completed by what a short run of each command shows.
 
-    The settings get the unit of counting that suits all commands, and each command its dtypes.
+    The settings get the unit in which all commands can be counted. Each command gets the dtypes
+    that were observed in it.
     """
     if options.by != "auto" or options.no_observe:
         return settings, commands

@@ -38,7 +38,7 @@ def figure_files(options: CommandOptions) -> dict[str, object]:
 
 
 def _file_of(where: str) -> str:
-    """Return the file of a figure from its `--metric` text; empty for the command's output."""
+    """Return the file that a `--metric` text names; empty for the command's output."""
     return where.removeprefix(JSON).rpartition("#")[0] if where.startswith(JSON) else ""
 
 
@@ -53,10 +53,10 @@ def _state(path: Path) -> object:
 def read_figures(
     options: CommandOptions, output: Path, before: Mapping[str, object] = MappingProxyType({})
 ) -> Iterator[Metric]:
-    """Yield a metric for each figure, with a reason instead of a value if it is missing.
+    """Yield a metric for each figure; a missing figure has a reason instead of a value.
 
-    `output` is the file with the command's output. A file of figures that is still in its state
-    `before` the command counts as not written.
+    `output` is the file with the command's output. `before` has the states of files before the
+    command, from `figure_files`; a file in the same state counts as not written.
     """
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - MOST_OUTPUT_BYTES))
@@ -81,7 +81,7 @@ def read_figures(
 
 
 def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]:
-    """Return the last value of a figure and an empty text, or None and the reason for missing.
+    """Return a figure's last value and an empty text, or None and the reason why it is missing.
 
     `where` is a regular expression that is searched in the output `text`, or `json:PATH` or
     `json:FILE#PATH`, with FILE relative to `folder`.

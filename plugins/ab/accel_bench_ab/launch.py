@@ -20,7 +20,7 @@ OURS = ("LOCAL_RANK", "ACCEL_BENCH_PARENT")
 
 
 class CommandProcess(LocalProcess):
-    """Rank process that runs a command in the user's environment, without a worker's variables."""
+    """Rank process that runs a command with the user's environment variables, not a worker's."""
 
     PROGRAM = "accel_bench_ab.rank"
 
@@ -38,8 +38,9 @@ def command_environment(
 ) -> dict[str, str]:
     """Return the environment variables of a command, made from `variables`.
 
-    If `observed`, PYTHONPATH has the observer, which writes to the folder `records` and the
-    heartbeat file `page`. `programs` is a folder to search before PATH; empty for none.
+    If `observed`, PYTHONPATH begins with the observer's folder. The observer writes to the folder
+    `records` and the heartbeat file `page`. `programs` is a folder to search before PATH; empty for
+    none.
     """
     made = {name: value for name, value in variables.items() if name not in OURS}
     if programs:

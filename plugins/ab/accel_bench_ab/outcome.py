@@ -68,7 +68,7 @@ class Finished:
     def seen(self) -> dict[str, Any]:
         """Return the number of steps, missing observations, dtypes, exit code and seconds as JSON.
 
-        The unit of counting depends on the missing observations.
+        The missing observations decide in which unit `ab` counts runs.
         """
         facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {
@@ -169,7 +169,7 @@ def _missing(observed: Observed, counts: str, window: Window | None) -> Iterator
 
 
 def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
-    """Yield the wall time, peaks of memory and the command's own figures."""
+    """Yield metrics of a run: the wall time, peaks of memory and the command's own figures."""
     if not finished.ended_by:
         yield _metric("wall_seconds", finished.ended - finished.started, "seconds")
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
@@ -197,8 +197,8 @@ def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
 def effective_of(observed: Observed) -> EffectiveConfiguration:
     """Return the effective configuration of the steps, as observed in the first rank.
 
-    World size, threads and device may differ between compared commands, and are left to the
-    evidence.
+    World size, threads and device may differ between compared commands, so that only the evidence
+    has them.
     """
     if not observed.ranks:
         return EffectiveConfiguration()
@@ -226,10 +226,10 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
 
 
 def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
-    """Return the change of the weights after the last step with a sketch.
+    """Return the last sketched change of the weights, or None without a sketch.
 
-    If accel-bench `ended` the command, an early step is used, since such runs differ in their last
-    steps.
+    If accel-bench `ended` the command, sketches after step 8 are ignored, since the last steps of
+    such runs differ.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): update for step, update in facts.get("updates", {}).items()}

@@ -124,7 +124,8 @@ class Command(Plugin[CommandOptions]):
     def claims(self) -> frozenset[str]:
         """Return the names of the hooks that no other plugin may implement beside this engine.
 
-        A run calls only `launch_ranks` of them, since the command has its own model and data.
+        Only `launch_ranks` of these hooks is called in a run, since the command has its own model
+        and data.
         """
         return frozenset(
             {"launch_ranks", "load_data", "load_model", "build_optimizer", "build_batches"}

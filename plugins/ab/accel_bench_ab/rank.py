@@ -1,7 +1,7 @@
 """Rank of a command: starts the command, follows its steps, ends it, and writes the result.
 
-It replaces a worker, `python -m accel_bench_ab.rank JOB.json RANK LOCAL_RANK`, and never imports
-torch.
+The program `python -m accel_bench_ab.rank JOB.json RANK LOCAL_RANK` runs in place of a worker, and
+never imports torch.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass
 class Running:
-    """A command and its process, while it runs."""
+    """Command of a job while it runs, with its process."""
 
     job: Job
     heartbeat: Heartbeat
@@ -194,7 +194,7 @@ class Running:
 
 
 def look(rank: object) -> None:
-    """Raise NotImplementedError, since `main` itself serves the job purpose `look-at-command`."""
+    """Raise NotImplementedError, since `main` serves the job purpose `look-at-command` itself."""
     raise NotImplementedError("only the rank of a command takes a look at it")
 
 

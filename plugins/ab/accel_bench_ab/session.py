@@ -58,9 +58,9 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
 def in_their_dtypes(
     commands: Sequence[NamedCommand], seen: Mapping[str, Mapping[str, Any]]
 ) -> list[NamedCommand]:
-    """Return the commands with the dtypes observed of them (`seen`, by name) as settings.
+    """Return copies of the commands, with the dtypes that were observed in them as settings.
 
-    The limits of verdicts depend on these dtypes.
+    `seen` has the observations by the command's name. The limits of verdicts depend on the dtypes.
     """
     result = []
     for command in commands:

@@ -39,7 +39,7 @@ def split_commands(words: Sequence[str]) -> list[NamedCommand]:
 def compared_commands(
     words: Sequence[str], varied: Sequence[str], refs: str | None, environments: str | None
 ) -> Iterator[list[NamedCommand]]:
-    """Yield the commands of a command line; remove the work trees of revisions after the block.
+    """Yield a command line's commands; remove work trees of revisions after the `with` block.
 
     `varied`, `refs` and `environments` are the values of `--vary`, `--ref` and `--env`. Raises
     ScenarioError for fewer than two commands, or more than 26 given ones.
@@ -76,7 +76,7 @@ def compared_commands(
 def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedCommand]:
     """Yield the commands with unique names.
 
-    With `alone`, all are variants of one command, and a name has only what differs between them.
+    If `alone`, all are variants of a single command, and names have only what differs.
     """
     names = [command.name.partition("-")[2] if alone else command.name for command in commands]
     if len({name[:64] for name in names}) < len(names):
@@ -111,10 +111,10 @@ def plain_word(text: str) -> str:
 
 
 def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
-    """Return the texts before and after `..` in the value of an option.
+    """Return the texts before and after `..` in the value `text` of an option.
 
-    With `paths`, two existing paths are preferred, since a path may contain `..` too. Raises
-    ScenarioError with the name in `option` for any other text.
+    If `paths`, a split into two existing paths is preferred, since a path may contain `..` too.
+    Raises ScenarioError, which names the `option`, for any other text.
     """
     places = [match.start() for match in re.finditer(r"(?=\.\.)", text)]
     pairs = [(text[:place], text[place + len(BETWEEN) :]) for place in places]
@@ -127,11 +127,11 @@ def two_sides(text: str, option: str, paths: bool = False) -> tuple[str, str]:
 
 @contextmanager
 def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
-    """Check out both revisions of `OLD..NEW` for the block.
+    """Check out both revisions of `OLD..NEW` for the duration of the `with` block.
 
-    Yields name, working folder and commit of each. The path of a work tree depends on the commit
-    alone, since an experiment's identity includes it. Another session waits until the work tree is
-    free.
+    Yields the name, working folder and commit of each revision. The path of a work tree depends on
+    the commit alone, since an experiment's identity includes the path. Another session waits until
+    the work tree is free.
     """
     root = Path(git(Path.cwd(), "rev-parse", "--show-toplevel"))
     below = git(Path.cwd(), "rev-parse", "--show-prefix")
@@ -156,9 +156,10 @@ def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
 
 
 def _environment(side: str) -> tuple[str, str]:
-    """Return name and `bin` folder of an environment, given its folder or a lock file to install.
+    """Return the name and the `bin` folder of an environment.
 
-    Raises ScenarioError if the folder has no interpreter, or if the lock file cannot be installed.
+    `side` is the environment's folder, or a lock file to install. Raises ScenarioError if the
+    folder has no interpreter, or if the lock file cannot be installed.
     """
     path = Path(side)
     own = path.stem if path.is_file() else path.resolve().name

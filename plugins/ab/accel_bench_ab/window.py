@@ -46,15 +46,15 @@ def warmup_of(steps: Sequence[Step], began: float) -> int | None:
 
 
 def steps_to_leave_out(steps: Sequence[Step], began: float) -> int:
-    """Return the number of warm-up steps among the steps so far, or 30 without a steady pace."""
+    """Return the number of warm-up steps among the steps so far; 30 without a steady pace."""
     return settled_after(paces(steps, step_seconds(steps, began)), warmup_of(steps, began))
 
 
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
-    """Return the number of steps, from `plateau` to 30, after which later steps are no faster.
+    """Return a number of warm-up steps, `plateau` to 30, after which steps are not much faster.
 
-    `pace` has the seconds of each step. Without a `plateau`, or if no number suits, the result is
-    30.
+    `pace` has the seconds of each step. `plateau` is the number of steps until the pace is steady.
+    The result is 30 if `plateau` is None, or if no smaller number is enough.
     """
     for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
         before = median(pace[max(0, first - PLATEAU_STEPS) : first])
@@ -64,7 +64,7 @@ def settled_after(pace: Sequence[float], plateau: int | None) -> int:
 
 
 def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
-    """Return each step's seconds, scaled to the mean number of real tokens if all are known."""
+    """Return each step's seconds, scaled to the mean number of real tokens if it is known."""
     if not all(step.real > 0 for step in steps):
         return [*seconds]
     usual = fmean(step.real for step in steps)
@@ -74,11 +74,11 @@ def paces(steps: Sequence[Step], seconds: Sequence[float]) -> list[float]:
 def window_of(
     steps: Sequence[Step], began: float, warmup: int | None, most: int, counted: bool
 ) -> Window | None:
-    """Return the window of at most `most` steps (0: all) after the warm-up; None for under 2.
+    """Return the window of at most `most` steps (0: all) after the warm-up; None for under 2 steps.
 
     `began` is the time before the first step. `warmup` is the number of warm-up steps, or None to
-    detect it. At most half of the steps are warm-up, unless `most` follow it. Unless tokens are
-    `counted`, each step counts as one element.
+    detect it. The warm-up has at most half of the steps, or more if `most` steps follow it. Unless
+    tokens are `counted`, each step counts as one element.
     """
     if len(steps) < LEAST_STEPS:
         return None

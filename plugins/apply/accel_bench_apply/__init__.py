@@ -25,8 +25,8 @@ __all__ = ["AccelerateCallback", "AcceleratedModel", "Outside", "accelerate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Return the public name of the package, imported from its module on first use. Raises
-    AttributeError for an unknown name."""
+    """Return the object that the package exports as `name`, and import its module on first use.
+    Raises AttributeError for an unknown name."""
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -127,16 +127,16 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return run.optimizer
 
     def answered(self, hook: str) -> bool:
-        """Return whether a plugin of the stack itself, not the scenario's plugin of a slot,
-        implements `hook`, which only one plugin may implement."""
+        """Return whether a plugin that the stack lists implements `hook`, a hook of only one
+        plugin. Plugins of the scenario's slots do not count."""
         plugin = self._active.answers(hook)
         return plugin is not None and plugin.slot is None
 
     def loss(self, model: Any, inputs: Mapping[str, Any], supervised_in_step: int) -> Any:
         """Return the loss of a micro-batch as a run computes it, a tensor of shape ().
 
-        It is the sum over supervised tokens, divided by `supervised_in_step`, their number in the
-        whole optimizer step.
+        It is the sum of the losses of supervised tokens, divided by `supervised_in_step`, the
+        number of supervised tokens in the whole optimizer step.
         """
         run = self._alive()
         built: Loss = require(self._active, "build_loss", run)
@@ -150,8 +150,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
     def batches(self, samples: Iterable[Features] | None = None) -> Iterator[Batch]:
         """Return an endless iterator over this rank's micro-batches, as a run builds them.
 
-        `samples` are lists of token ids, or mappings with `input_ids` and possibly `labels`. If it
-        is None, the scenario's data are used. Sizes, seed and order are the scenario's.
+        `samples` are lists of token ids, or mappings with `input_ids` and possibly `labels`; None
+        means the scenario's data. Sizes, seed and order are the scenario's.
         """
         run = self._alive()
         if samples is not None:
@@ -270,7 +270,7 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         run.on_close(self._probe.remove)
 
     def _set_up(self) -> None:
-        """Set torch's precision of float32 matrix products until `close`."""
+        """Set torch's precision of float32 matrix products to the scenario's until `close`."""
         import torch
 
         asked, before = (
@@ -311,16 +311,16 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return made
 
     def _as_asked(self, found: EffectiveConfiguration) -> Run:
-        """Return the run object with which `check` compares the effective configuration `found`.
+        """Return the run object with whose scenario `check` compares the configuration `found`.
 
-        If only the script recomputes activations, its setting of that is copied from `found`.
+        If only the script recomputes activations, the scenario gets this setting from `found`.
         """
         if self._recomputes_anyway and not self.recomputes:
             return with_checkpointing(self._run, bool(found.gradient_checkpointing))
         return self._run
 
     def _undo(self) -> BaseException | None:
-        """Close all plugins and remove the folder. Return the first error of a plugin, or None."""
+        """Close all plugins and remove the run's folder; return a plugin's first error, or None."""
         self.closed = True
         error = close(self._active, self._run, self._heartbeat)
         self._remove_folder()

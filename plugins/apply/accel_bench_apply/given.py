@@ -1,4 +1,4 @@
-"""Preparation of a module given by a script: its settings for the plan, checks, and saved state."""
+"""Functions that read, check, change and restore a module that a script gives to `accelerate`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STATE = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
 def read_module(
     model: Any, draft: Draft, folder: Path, device: str | None, dtype: str | None
 ) -> dict[str, Any]:
-    """Return the scenario settings of a script's module, and write its configuration into `folder`.
+    """Return the scenario settings that describe a script's module.
 
-    `draft` is the scenario. The module will be moved to `device` and converted to `dtype`, unless
-    they are None. Raises ScenarioError for a module that cannot be accelerated: it has no weights,
-    has an adapter, or is wrapped or compiled.
+    Its configuration is written into `folder`. `draft` is the scenario. The module will be moved to
+    `device` and converted to `dtype`, unless they are None. Raises ScenarioError for a module that
+    cannot be accelerated: it has no weights, has an adapter, or is wrapped or compiled.
     """
     import torch
 
@@ -99,7 +99,7 @@ def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> N
 
 
 def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each setting of the scenario `draft` that a script's module lacks.
+    """Return a list with a sentence if the scenario `draft` sets another dtype than the module has.
 
     `module` is the `model` section that `read_module` returned.
     """
@@ -180,8 +180,8 @@ def recomputes(model: Any) -> bool:
 
 
 def remembered(model: Any) -> Callable[[], None]:
-    """Return a function that restores each module's present train mode and activation
-    checkpointing."""
+    """Return a function that restores the train mode and checkpointing that all modules have
+    now."""
     before = [
         (vars(module), {name: vars(module)[name] for name in STATE if name in vars(module)})
         for module in model.modules()

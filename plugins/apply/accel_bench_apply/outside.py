@@ -76,7 +76,7 @@ def parts_outside(
     """Yield the parts of a stack that a script must apply itself, with instructions.
 
     `settings` and `written` are the dotted keys that the stack and the scenario set. `given` is
-    True if the script has a module. Raises PluginError for a plugin that drives the steps itself,
+    True if the script gives a module. Raises PluginError for a plugin that drives the steps itself,
     and if `given` is True for a plugin that loads the model.
     """
     engine, loader = active.answers("build_engine"), active.answers("load_model")
@@ -114,8 +114,8 @@ def _settings(
 
 
 def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
-    """Return whether a scenario key needs no work of the script: `accelerate` or a plugin applies
-    it, it concerns only runs, or the environment has it already."""
+    """Return whether the script need not apply a scenario key: `accelerate` or a plugin applies it,
+    it concerns only runs, or it is an environment variable that has the value already."""
     section, _, name = key.partition(".")
     if section == "environment":
         return os.environ.get(name) == value
@@ -124,8 +124,7 @@ def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
 
 
 def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
-    """Yield one part, the averaging of gradients over ranks, if there are several ranks and no
-    plugin averages."""
+    """Yield the averaging of gradients, if there are several ranks and no plugin averages them."""
     if scenario.world_size > 1 and active.answers("parallelize_model") is None:
         way = "wrap the model in DistributedDataParallel, as trainers do by themselves"
         yield Outside("parallel", "the scenario", way)

@@ -104,7 +104,7 @@ def ask(  # noqa: PLR0913 - what a script says
     device: str | None = None,
     dtype: str | None = None,
 ) -> Asked:
-    """Return the planned experiment of a script, checked like a run but for the needed memory.
+    """Return the planned experiment of a script; its checks are those of a run, except for memory.
 
     The arguments are as for `accelerate`. `folder` receives the configuration of a given module,
     which will be moved to `device` and converted to `dtype`. Raises ScenarioError or PluginError if
@@ -156,7 +156,7 @@ def ask(  # noqa: PLR0913 - what a script says
 
 
 def _written(draft: Draft) -> tuple[str, ...]:
-    """Return the dotted keys of a script's training that the scenario `draft` sets."""
+    """Return the dotted keys on a script's training that the scenario `draft` sets."""
     sections = ("train", "optimizer", "environment")
     own = dict(dotted({key: draft.get(key) or {} for key in sections}))
     beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]
@@ -190,8 +190,8 @@ def _named(stack: str, others: Mapping[str, Any]) -> Any:
     """Return the scenario entry of a stack written as a string: the name of a shipped stack, or a
     list of the plugins that it names, joined by `+`.
 
-    `others` are the scenario's stacks, whose names help with a misspelt one. Raises PluginError for
-    an unknown name.
+    `others` are the scenario's stacks; an error suggests their names and those of plugins. Raises
+    PluginError for an unknown name.
     """
     known = find_presets("stacks")
     if stack in known:
@@ -232,8 +232,7 @@ def _joins_ranks(uses: Iterable[Use]) -> bool:
 
 
 def of_trainer(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the scenario keys and values that correspond to Trainer's arguments; nothing if they
-    are None.
+    """Yield scenario keys with the values that Trainer's `arguments` state; nothing for None.
 
     Raises ScenarioError if the arguments are not TrainingArguments.
     """
@@ -266,7 +265,7 @@ def _of_model(model: Any) -> dict[str, Any] | None:
 def _of_world(draft: Draft, world: World) -> dict[str, Any]:
     """Return the scenario settings, by dotted key, for the number of training processes.
 
-    Raises ScenarioError if the scenario asks for another number of devices, except for one.
+    Raises ScenarioError unless the scenario asks for one device, or for one per process.
     """
     resources = draft.get("resources")
     asked = Resources.model_validate(resources if isinstance(resources, dict) else {}).world_size

@@ -18,8 +18,8 @@ from accel_bench_apply.request import World
 def run_of_script(
     experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
 ) -> Run:
-    """Return the run object that all hooks share, on the device of the module `given`, unless that
-    is None."""
+    """Return the run object that all hooks of a script share. Its device is the device of the
+    module `given`; for None it is a run's usual device."""
     job = Job(
         run_id="apply",
         experiment=experiment,
@@ -35,8 +35,8 @@ def run_of_script(
 
 
 def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
-    """Return a copy of a run with one process on the CPU, whose first micro-batch is a whole
-    dataset of `samples` samples."""
+    """Return a copy of a run with one process on the CPU, whose first micro-batch is all of
+    `dataset`. `samples` is the number of its samples."""
     sections: dict[str, dict[str, Any]] = {
         "train": dict(micro_batch_size=samples, gradient_accumulation=1, global_batch_size=samples),
         "data": {"held_out": 0},

@@ -26,8 +26,8 @@ IGNORED_LABEL = -100
 def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -> TokenDataset:
     """Return a dataset of the samples' tokens, whose sequence length is at least `longest`.
 
-    Raises ScenarioError if there are no samples, or if a sample has other inputs, or labels that
-    differ from its tokens.
+    Raises ScenarioError if there are no samples, or if a sample has an unknown key, or a label that
+    is neither its token nor -100.
     """
     import numpy as np
 
@@ -53,7 +53,7 @@ def dataset_of(samples: Iterable[Features], vocab_size: int, longest: int = 0) -
 def _row(sample: Features) -> tuple[Any, Any]:
     """Return a sample's token ids without padding, and an array that is True for supervised tokens.
 
-    Raises ScenarioError as `dataset_of` does.
+    Raises ScenarioError for an unknown key, or a label that is neither its token nor -100.
     """
     import numpy as np
 

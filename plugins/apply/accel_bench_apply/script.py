@@ -100,8 +100,7 @@ def accelerate(  # noqa: PLR0913 - what a script says
 
 @contextmanager
 def _closing(made: AcceleratedModel) -> Iterator[None]:
-    """Return a context in which a model's changes are undone under the lock; then another model is
-    allowed."""
+    """Hold the lock while a model is closed in the `with` block, and then allow another model."""
     with _one_at_a_time:
         try:
             yield

@@ -51,7 +51,7 @@ class AccelerateCallback(TrainerCallback):
 
     def on_init_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Accelerate the Trainer's model in place, if the callback has a stack. Raises
-        ScenarioError if the stack makes another model of it."""
+        ScenarioError if the stack replaces the model by another object."""
         if not self._own:
             return
         model = objects["model"]
@@ -125,7 +125,7 @@ def _left_out(made: AcceleratedModel, args: Any, objects: dict[str, Any]) -> Ite
 
 def _otherwise(made: AcceleratedModel, args: Any) -> Iterator[str]:
     """Yield a sentence for each setting of the stack that TrainingArguments `args` set to another
-    value. Warn of settings that no argument shows."""
+    value. Warn of the stack's settings for which Trainer has no argument."""
     said = dict(of_trainer(args))
     samples = said["train.micro_batch_size"] * said["train.gradient_accumulation"]
     said["train.global_batch_size"] = samples * args.world_size
@@ -149,8 +149,8 @@ def _is_built(made: AcceleratedModel, optimizer: Any) -> bool:
 
 
 def _twice(made: AcceleratedModel, args: Any) -> Iterator[str]:
-    """Yield a sentence for each effect, compilation or recomputation, that both the stack and the
-    TrainingArguments `args` would apply."""
+    """Yield a sentence if both the stack and the TrainingArguments `args` compile the model, and
+    one if both recompute activations."""
     for acts, names in (
         (made.answered("compile_model"), ("torch_compile",)),
         (made.recomputes, tuple(f"{word}_checkpointing" for word in CHECKPOINTING_WORDS)),

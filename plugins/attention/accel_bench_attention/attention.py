@@ -52,7 +52,7 @@ class AttentionOptions(Options):
 
 
 def _has_heads(config: Mapping[str, Any]) -> bool:
-    """Return whether a model configuration, or a part of it, has attention heads."""
+    """Return whether a model configuration, or one nested in it, has attention heads."""
     parts = [value for value in config.values() if isinstance(value, Mapping)]
     return any("head" in key for key in config) or any(map(_has_heads, parts))
 
@@ -115,8 +115,9 @@ class AttentionBackends(Plugin[AttentionOptions]):
     def accelerate_model(self, run: Run) -> None:
         """Enable the chosen backends for the process: torch has no setting for one model.
 
-        The evidence lists them in order, with the kernel of a probe call with the model's heads.
-        For models that are not compiled, `effective` has the kernel of the model's own calls.
+        The evidence lists the backends in order, and the kernel of a probe call with the model's
+        attention heads. For models that are not compiled, the effective configuration has the
+        kernel of the model's own calls.
         """
         run.on_close(enable(self.options.backends))
 
@@ -145,7 +146,7 @@ def enable(backends: Sequence[str]) -> Callable[[], None]:
 def _kernels_of_one_call(run: Run) -> list[str] | None:
     """Return the kernels of a probe call with the model's heads; None if the heads are unknown.
 
-    The list has more than one name if a call runs several kernels.
+    The list has several names if the call runs several kernels.
     """
     import torch
 

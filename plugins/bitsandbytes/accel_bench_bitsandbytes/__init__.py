@@ -65,7 +65,7 @@ class BitsAndBytesOptions(Options):
 
     @model_validator(mode="after")
     def _belong_together(self) -> BitsAndBytesOptions:
-        """Raise ValueError for combinations in which an option would have no effect."""
+        """Raise ValueError for a combination of options in which one would have no effect."""
         four_bits = self.quant_type in ("nf4", "fp4")
         for field, wanted in (
             ("double_quant", self.double_quant),
@@ -113,7 +113,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
             vars(self)["other_optimizer"] = True
 
     def allowed_update_difference(self) -> float | None:
-        """Return the allowed relative difference of the update; None for equal work's.
+        """Return the allowed relative difference of the update; None means the usual limit.
 
         In a small llama under LoRA quantization caused 0.16 (nf4) and 0.20 (fp4) on pretrained
         weights, 0.48 and 0.56 on random ones. With int8 it was 0.02 to 0.09 in small models of ten
@@ -133,7 +133,7 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
         return {"nf4": 0.4, "fp4": 0.4, "int8": 0.12}.get(self.options.quant_type)
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that only this plugin may implement in a run, by its options."""
+        """Return the names of the hooks that, with these options, no other plugin may implement."""
         quantizes = {"load_model"} if self.options.quant_type != "none" else set()
         return frozenset(quantizes | ({"build_optimizer"} if self.options.optimizer else set()))
 
@@ -209,9 +209,9 @@ class BitsAndBytes(Plugin[BitsAndBytesOptions]):
 
 
 def optimizer_arguments(name: str, use: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of the bitsandbytes optimizer `name` that match the scenario's.
+    """Return the scenario's optimizer options as arguments of the bitsandbytes optimizer `name`.
 
-    `use` and `options` are the plugin name and options of the scenario's optimizer. Raises
+    `use` and `options` are the name and options of the scenario's optimizer plugin. Raises
     ScenarioError if `use` is not `adamw`, or if an option has no counterpart.
     """
     if use != "adamw":

@@ -25,10 +25,9 @@ def register_flops() -> None:
 
 
 def product_flops(left: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-    """Return the FLOPs of a matrix product, counting dequantization as 0.
+    """Return the FLOPs of a matrix product: 2 x rows x columns x inner length.
 
-    They are 2 x rows x columns x inner length, with `left` as first operand and `out_val` as
-    result.
+    `left` is the first operand, and `out_val` the result. Dequantization counts as 0.
     """
     out = out_val[0] if isinstance(out_val, tuple) else out_val  # with the columns of outliers
     return 2 * int(out.numel()) * int(left.shape[-1])

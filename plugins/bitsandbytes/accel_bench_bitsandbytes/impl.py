@@ -73,7 +73,7 @@ class BitsAndBytesBase:
         """JSON evidence of the quantized modules and their format."""
 
     def _replace(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the quantized form of a block's module; None if it stays unquantized.
+        """Return the quantized form of a module in a decoder block; None to leave it unquantized.
 
         `name` is the module's dotted name in the model.
         """
@@ -286,7 +286,7 @@ def quantize_experts(module: nn.Module, options: BitsAndBytesOptions) -> None:
 def quantization_config(
     options: BitsAndBytesOptions, compute_dtype: torch.dtype, left: list[str]
 ) -> BitsAndBytesConfig:
-    """Return transformers' quantization configuration; `left` are names of unquantized modules."""
+    """Return transformers' configuration for the options; `left` names the unquantized modules."""
     if options.quant_type == "int8":
         return BitsAndBytesConfig(
             load_in_8bit=True,
@@ -310,7 +310,7 @@ def threshold_of(options: BitsAndBytesOptions) -> float:
 
 
 def prepare(model: Any, how: str) -> dict[str, Any]:
-    """Freeze a quantized model; return JSON evidence of the weights whose dtype this changed.
+    """Freeze a quantized model; return JSON evidence of the weights whose dtype was changed.
 
     `how` is the option `prepare`: `fast` or `peft`.
     """
@@ -347,7 +347,7 @@ def build_optimizer(
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
-    """Return JSON evidence of an optimizer: class, paging, and its state's elements and bytes."""
+    """Return JSON evidence of an optimizer: class, paging, elements and bytes of its state."""
     states = optimizer.state.values()
     # The code books are shared by all states.
     kept = {id(v): v for state in states for v in state.values() if isinstance(v, torch.Tensor)}

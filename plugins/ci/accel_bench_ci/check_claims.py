@@ -63,10 +63,9 @@ def check_claims(
 
 @contextmanager
 def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
-    """Turn an error of the block into a ScenarioError that says where the claims file has it.
+    """Turn a StoreError in the `with` block into a ScenarioError at a key of the claims file.
 
-    `number` is the index of the claim, `key` its erroneous key. StoreUnavailableError passes
-    unchanged.
+    The key is `key` of claim number `number`. StoreUnavailableError passes unchanged.
     """
     try:
         yield

@@ -187,8 +187,10 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
-    """Raise StoreError if a claim's metric is no known column, or resembles a plugin's metric in
-    the runs `results` but is none."""
+    """Raise StoreError if a claim's metric is unknown, or looks like a misspelled plugin's metric.
+
+    A plugin's metric looks misspelled if the runs `results` only have a metric of a similar name.
+    """
     if not claim.metric.startswith(METRICS):
         figure_named(claim.metric, results)
         return
@@ -198,7 +200,7 @@ def check_metric(claim: Claim, results: Sequence[Result]) -> None:
 
 
 def _unclear(names: Sequence[str], sides: Sequence[Sequence[ExperimentRuns]]) -> str:
-    """Return the reason why a stack has no single usable experiment, or an empty string.
+    """Return the reason why a stack has not exactly one usable experiment, or an empty string.
 
     `sides` has the experiments of each stack in `names`.
     """
@@ -236,10 +238,10 @@ def _obstacles(
     values: Sequence[Mapping[RoundKey, float]],
     keys: Sequence[RoundKey],
 ) -> Iterator[str]:
-    """Yield the reasons why a claim cannot be checked, most of them for a ratio of two stacks.
+    """Yield the reasons why a claim cannot be checked.
 
-    `rows` and `values` belong to the stack and, if named, its baseline; `keys` are the rounds of
-    both.
+    `rows` and `values` are the runs and values of the stack and, for a claimed ratio, of the
+    baseline. `keys` are the rounds with all these values.
     """
     if len(rows) == 2 and not set(rows[0].completed) & set(rows[1].completed):
         yield f"{rows[0].name} and {rows[1].name} have no round in common"
@@ -259,7 +261,7 @@ def _obstacles(
 
 
 def _load_obstacles(figure: str, baseline: ExperimentRuns, stack: ExperimentRuns) -> Iterator[str]:
-    """Yield the reasons why the load of requests forbids comparing a figure of two stacks."""
+    """Yield the reasons why the rate of requests forbids comparing a figure of two stacks."""
     yield from filter(None, [rate_obstacle(baseline.load, stack.load)])
     if baseline.rate is not None and figure in OF_BUSY_TIME:
         yield (

@@ -51,16 +51,15 @@ def change_of(figure: Quantity, log_ratio: float) -> Change:
 
 
 def compared_figure(figure: Quantity, rate: float | None) -> Quantity:
-    """Return the figure to compare instead of `figure`: a latency for figures of busy time if
-    requests arrive at a `rate`, else the same figure."""
+    """Return request latency for a figure of busy time if `rate` is given, else `figure`."""
     return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 
 def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
-    """Return the name, unit and better direction of a figure; `metrics.NAME` is a plugin's metric
-    in one of the `results`.
+    """Return the figure called `name`, with its unit and better direction.
 
-    Raises StoreError for an unknown name.
+    A name `metrics.NAME` is a plugin's metric in one of the `results`. Raises StoreError for an
+    unknown name.
     """
     name = SHORT_NAMES.get(name, name)
     if name in COLUMN_FIGURES:
@@ -73,8 +72,7 @@ def figure_named(name: str, results: Iterable[Result] = ()) -> Quantity:
 
 
 def metrics_of(result: Result) -> dict[str, Quantity]:
-    """Return name, unit and better direction of each metric that plugins measured in a run, by its
-    name with the prefix `metrics.`."""
+    """Return the metrics that plugins measured in a run, by their names with prefix `metrics.`."""
     return {
         f"{METRICS}{name}": Quantity(
             name=f"{METRICS}{name}", unit=metric.unit, better=metric.better

@@ -142,7 +142,7 @@ def _confirm(
 
 def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
     """Return a plan restricted to the sweep points of the histories that became worse. Raises
-    ScenarioError if it has none of them."""
+    ScenarioError if the plan has none of these points."""
     concerned = {history.series for history in worse}
     own = (planned.experiment for planned in plan.planned)
     points = {experiment.point for experiment in own if experiment.series in concerned}
@@ -154,10 +154,10 @@ def _of_series(plan: Plan, worse: Sequence[History]) -> Plan:
 def _judged(
     one: History, found: Sequence[History], plan: Plan, fresh: Sequence[Result]
 ) -> Confirmation:
-    """Return the verdict of new runs of a history's series and its baseline on the newest step.
+    """Return the verdict on a history's newest step, by new runs of its stack and its baseline.
 
-    `one` is the history, `found` has the baseline's history, `plan` is the plan of the new runs
-    `fresh`.
+    `one` is the history, and `found` are all histories, the baseline's among them. `plan` is the
+    plan of the new runs `fresh`.
     """
     own = _runs_of(one, fresh)
     planned = {p.experiment.series: p.experiment for p in plan.planned}

@@ -2,8 +2,9 @@
 point is decided, and then to confirm alarms, which are apparent slow-downs.
 
 An alarm counts only if new rounds in fresh processes confirm it by themselves. New rounds of an
-equally fast stack do so in at most 0.5 % of cases, over all looks. An alarm that is not confirmed
-passes if the new rounds show so, at the level of later looks, and is undecided otherwise.
+equally fast stack do so in at most 0.5 % of cases, over all looks. A stack with an unconfirmed
+alarm passes if the new rounds show that it is not slower, at the significance level of later looks.
+Otherwise it is undecided.
 """
 
 from __future__ import annotations
@@ -31,20 +32,19 @@ from accel_bench_ci.verdict import (
 
 
 class GateRounds(Protocol):
-    """Object that measures and judges rounds of two stacks. Looks, which are interim analyses, are
-    numbered from 0."""
+    """Protocol of rounds of two stacks, measured and judged look by look, from look 0 on."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look, and return the judgement of all rounds so far.
+        """Measure the rounds of look number `look`; return the judgement of all rounds so far.
 
         `settled` are the ids of experiments that are decided and not run again.
         """
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add new rounds of a look, and return a copy of the report `alarm` judged by new rounds
-        alone.
+        """Measure new rounds of a look; return a copy of `alarm` judged by new rounds alone.
 
-        `unsettled` are the ids of experiments whose apparent slow-down is still to be confirmed.
+        `alarm` is the report with apparent slow-downs. `unsettled` are the ids of experiments whose
+        slow-down is still to be confirmed.
         """
 
 
@@ -93,7 +93,7 @@ class SessionRounds:
     """Sessions of new rounds that confirm an alarm."""
 
     def measure(self, look: int, settled: Collection[str]) -> GateReport:
-        """Add the rounds of a look to earlier rounds, and judge all of them.
+        """Measure the rounds of look number `look`; return the judgement of all rounds so far.
 
         `settled` are the ids of experiments that are decided; their sweep points are not run.
         """
@@ -109,7 +109,7 @@ class SessionRounds:
         return judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Add new rounds of a look, and judge the alarms by the new rounds alone.
+        """Measure new rounds of a look; return a copy of `alarm` judged by new rounds alone.
 
         `alarm` is the report of `measure`, `unsettled` the ids of experiments still to be
         confirmed.
@@ -156,9 +156,10 @@ def points_to_confirm(report: GateReport) -> set[str]:
 def with_confirmation(
     report: GateReport, planned: Sequence[PlannedSummary], fresh: Sequence[Result]
 ) -> GateReport:
-    """Return a copy of a report whose alarms are judged by the new rounds of both stacks.
+    """Return a copy of a report, with apparent slow-downs judged by the new rounds of both stacks.
 
-    `planned` are the experiments concerned, and `fresh` their results in the new rounds.
+    `planned` are both stacks' experiments with slow-downs, and `fresh` their results in new rounds.
+    The significance level for passing takes the report's earlier looks into account.
     """
     looks = max((point.looks for point in report.points if point.slower), default=0)
     pairs = pairs_of((report.stack, report.against), planned, fresh)
@@ -166,10 +167,9 @@ def with_confirmation(
 
 
 def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
-    """Return a copy of a report whose alarms are judged by new rounds alone.
+    """Return a copy of a report, with apparent slow-downs judged by new rounds alone.
 
-    `new` has the judgements of the new rounds for the slower stacks. The significance level for
-    passing takes the report's earlier looks into account.
+    `new` has the judgement of the new rounds for each sweep point with a slow-down.
     """
     by_id = {point.stack_id: point for point in new}
     points = tuple(_confirmed(point, by_id[point.stack_id]) if point.slower else point
@@ -180,8 +180,7 @@ def with_new_points(report: GateReport, new: Sequence[GatePoint]) -> GateReport:
 
 
 def _confirmed(point: GatePoint, new: GatePoint) -> GatePoint:
-    """Return a copy of a sweep point with the outcome of its new rounds, whose judgement is
-    `new`."""
+    """Return a copy of a sweep point, with the judgement `new` of its new rounds."""
     measured = ratio_interval(new.ratio) if new.ratio else "no ratio"
     rounds = f"{new.rounds} new rounds in fresh processes"
     if new.slower:

@@ -233,8 +233,7 @@ def _row(
 
 
 def _counted(results: Sequence[Result]) -> list[Result]:
-    """Return the runs of a row to compare: the last attempts of rounds that no later round
-    replaces."""
+    """Return the runs of a row to compare: last attempts, without rounds that were replaced."""
     replaced = replaced_rounds(results)
     kept = [run for run in results if (run.session, run.round) not in replaced]
     by_experiment: dict[str, list[Result]] = {}
@@ -277,10 +276,10 @@ def _statuses(runs: Sequence[Result]) -> str:
 def _figures(
     before: Sequence[Result], after: Sequence[Result], loads: Loads, rule: ComparisonRule
 ) -> list[ReferenceFigure]:
-    """Return the comparison of each figure of a row. Latencies replace figures of busy time if
-    requests arrive at a rate.
+    """Return the comparison of each figure of a row.
 
-    `before` are the reference's runs, `after` the current ones.
+    If requests arrive at a rate, request latency replaces figures of busy time. `before` are the
+    reference's runs, `after` the current ones.
     """
     rate = next((load.rate for load in loads if load.rate is not None), None)
     compared = (compared_figure(figure, rate) for figure in rule.figures)

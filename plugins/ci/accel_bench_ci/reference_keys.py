@@ -97,10 +97,10 @@ def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
 
 
 def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
-    """Fill in a missing device or world size in place, from runs with equal other keys if they
-    agree.
+    """Fill in runs' missing devices or world sizes in place, from runs with otherwise equal keys.
 
-    `keyed` has the keys of each run, and `names` the columns to fill.
+    Nothing is filled in if these runs differ. `keyed` has the keys of each run, and `names` the
+    columns to fill.
     """
     for name in names:
         known: dict[str, dict[str, JsonValue]] = {}
@@ -140,7 +140,7 @@ def _split(key: Keys, sides: Sides, aliases: Mapping[str, str]) -> dict[str, Sid
 
 
 def _settings(runs: Sequence[Result]) -> Iterator[tuple[str, Keys]]:
-    """Yield each experiment's id with its settings by dotted key, without versions and the like."""
+    """Yield each experiment's id and settings by dotted key, without those in `NO_SETTINGS`."""
     for experiment in {run.experiment.id: run.experiment for run in runs}.values():
         row = collect_runs(PlannedSummary(experiment=experiment), runs, 0)
         ignored = tuple(f"{name}." for name in NO_SETTINGS)

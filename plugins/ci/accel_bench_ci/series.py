@@ -128,7 +128,7 @@ class HistoryStep(Frozen):
 
 
 class History(StackRow, Document):
-    """History of one series, the oldest point first."""
+    """History of a figure in one series of sessions: its points, oldest first, and its steps."""
 
     scenario: str
     experiment_id: str

@@ -2,9 +2,9 @@
 
 New runs of the stack and its baseline are compared with the sessions before the step. Ratios to the
 baseline are compared if earlier sessions have both stacks, so that a slower machine confirms
-nothing. Otherwise absolute values are compared. Since a new session is one more draw from sessions
-that scatter, the bound is a prediction bound and not a comparison of two means. It uses Student's t
-and the earlier sessions' robust spread, or their standard deviation if there are few sessions.
+nothing. Otherwise absolute values are compared. Since values scatter from session to session, a
+prediction bound for one new session is used, not a comparison of two means. The bound follows from
+Student's t and the earlier sessions' robust spread, or their standard deviation if they are few.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def confirm_step(
 ) -> Confirmation:
     """Return the verdict of new runs `fresh` of a stack on the newest step of its history.
 
-    They are compared with the sessions before the step. `baseline` is the baseline's history at the
-    same sweep point. `fresh_baseline` are the baseline's new runs in the same rounds.
+    The new runs are compared with the sessions before the step. `baseline` is the baseline's
+    history at the same sweep point. `fresh_baseline` are the baseline's new runs in the same
+    rounds.
     """
     step = history.newest_step
     assert step is not None
@@ -135,10 +136,10 @@ def other_series_notice(history: History) -> str:
 def judge_new_runs(
     before: Sequence[float], new: Sequence[float]
 ) -> tuple[float | None, float | None]:
-    """Return the log-ratio of new to earlier values, and the bound that its size must exceed.
+    """Return log(new / earlier value), and the bound above which its absolute value is significant.
 
     The arguments are logarithms of values: one per earlier session, one per new run. The log-ratio
-    is None if either is empty, the bound None if they are too few.
+    is None if either list is empty, and the bound is None if either is too short.
     """
     if len(before) < SHORTEST_SIDE or len(new) < 2:
         return (fmean(new) - median(before) if before and new else None), None
@@ -171,7 +172,7 @@ def _logs(runs: Sequence[HistoryRun]) -> dict[RoundKey, float]:
 
 
 def _base(history: History, baseline: History | None) -> dict[str, float]:
-    """Return the baseline's median in each session by the session's id.
+    """Return the median of the figure in the baseline's runs of each session, by session id.
 
     The dict is empty if there is no baseline, or if `history` is the baseline's own.
     """
@@ -183,10 +184,10 @@ def _base(history: History, baseline: History | None) -> dict[str, float]:
 def _sides(
     history: History, step: HistoryStep, base: Mapping[str, float]
 ) -> tuple[list[float], list[float]]:
-    """Return a history's log-ratios to the divisors `base`, before and since its newest step.
+    """Return log(value / divisor) of a history's sessions, before and since its newest step.
 
-    `base` has a divisor by session id; sessions without a positive one are skipped. The first list
-    begins at the previous step.
+    `base` has the divisors by session id; sessions without a positive divisor are skipped. The
+    first list begins at the previous step.
     """
     start = history.steps[-2].point if len(history.steps) > 1 else 0
     before, since = (
@@ -201,10 +202,10 @@ def _sides(
 
 
 def _reason(change: float | None, bound: float | None, paired: bool, half: bool) -> str:
-    """Return the reason for a confirmation's verdict in a sentence, with the change and its bound.
+    """Return a sentence with the reason for a confirmation's verdict.
 
-    Both are log-ratios. `paired` is True for ratios to the baseline, and `half` if the bound is
-    half of the step.
+    `change` and `bound` are log-ratios. `paired` is True for ratios to the baseline, and `half` if
+    the bound is half of the step.
     """
     if change is None or bound is None:
         return "too few new runs, or sessions before it, to judge"

@@ -156,8 +156,10 @@ def _whitened(values: Sequence[float], correlation: float) -> list[float]:
 
 
 def _slope(values: Sequence[float], index: int) -> float:
-    """Return the median slope per value, over pairs on the same side of a split before `index`, so
-    that a step there has no effect."""
+    """Return the median slope per value, over pairs of values on the same side of `index`.
+
+    A step at `index` thus has no effect.
+    """
     slopes: list[float] = []
     for start, end in ((0, index), (index, len(values))):
         # Pairs half a side apart: each value once, and the longest distances.
@@ -186,7 +188,7 @@ class _Split:
         """Return the probability of an equally large difference in a series without a step.
 
         It is estimated from permutations, which destroy autocorrelation. The observed difference is
-        therefore divided by the square root of the variance's `_inflation`.
+        therefore divided by the square root of `_inflation()`.
         """
         import numpy as np
 
@@ -197,7 +199,7 @@ class _Split:
         return (1 + reached) / (1 + PERMUTATIONS)
 
     def _inflation(self) -> float:
-        """Return the factor, at least 1, by which autocorrelation inflates variance of means."""
+        """Return the factor (at least 1) by which autocorrelation raises the variance of means."""
         import numpy as np
 
         sides = self._values[: self.index], self._values[self.index :]
@@ -230,9 +232,10 @@ def _differences(rows: Any) -> Any:
 
 
 def _stands_out(values: Sequence[float], index: int, steps: Collection[int]) -> bool:
-    """Return whether the jump at `index` clearly exceeds the jumps at places away from all `steps`.
+    """Return whether the jump at `index` clearly exceeds the jumps at indices far from all `steps`.
 
-    Series that wander or oscillate have many such jumps. True if there are too few other places.
+    A series that wanders or oscillates has many such jumps. The result is True if there are too few
+    other indices.
     """
     inner = range(NEIGHBOURS, len(values) - NEIGHBOURS + 1)
     others = [place for place in inner if all(abs(place - step) >= NEIGHBOURS for step in steps)]

@@ -190,8 +190,8 @@ def judge_pairs(
 ) -> tuple[GatePoint, ...]:
     """Return the judgement of each pair of stacks.
 
-    `floor` is the allowed relative slow-down, and `looks_before` the number of earlier analyses of
-    other rounds.
+    `floor` is the allowed relative slow-down, and `looks_before` the number of earlier interim
+    analyses, which used other rounds.
     """
     compared = sum(not _skipped(*pair) for pair in pairs)
     return tuple(_judge_point(*pair, floor, compared, looks_before) for pair in pairs)
@@ -255,10 +255,10 @@ def _outcome(
     found: tuple[Comparison, Judgement],
     floor: float,
 ) -> tuple[Outcome, str]:
-    """Return the outcome of a sweep point and its reason: missing runs first, then the loss, then
-    the speed.
+    """Return a sweep point's outcome and its reason.
 
-    `found` are the comparison of speed and its judgement.
+    Missing runs are judged first, then the loss, then the speed. `found` has the comparison of
+    speed and its judgement.
     """
     if _skipped(stack, against):
         reasons = dict.fromkeys((*stack.planned.skipped, *against.planned.skipped))

@@ -151,8 +151,8 @@ def refuse_interpreter(job: Job) -> None:
 
 
 def set_interface(environment: dict[str, str], address: str) -> None:
-    """Set the variables of the network interface that has `address`, for a rank on one of several
-    nodes. Variables that the user has set stay."""
+    """Set the variables that name the network interface with `address`, for a rank on one of
+    several nodes. Variables that the user has set stay."""
     interface = interface_of(address)
     for name in INTERFACES if interface else ():
         environment.setdefault(name, str(interface))

@@ -57,7 +57,7 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 class Ended:
     """`Allocation` of a session for whose ranks this process starts no agents.
 
-    If it has an exit code, the command ends with it, because another process has done the work.
+    Unless `exit_code` is None, the command ends with it: other processes have done the work.
     """
 
     exit_code: int | None
@@ -115,10 +115,10 @@ class Agents:
             raise
 
     def replace_lost(self, seconds: float) -> None:
-        """Wait until new agents replace lost agents, if the launcher starts any; return at once if
-        none is lost.
+        """Wait until new agents have replaced all lost agents; return at once if none is lost.
 
-        Raises ConnectionError if some are still missing after `seconds`.
+        Not every launcher starts new agents. Raises ConnectionError if some are still missing after
+        `seconds`.
         """
         self.pump(0)
         lost, size = [agent for agent in self._agents if agent.lost], len(self._ranks())
@@ -134,10 +134,10 @@ class Agents:
             raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
 
     def check(self) -> None:
-        """Raise AccelBenchError if missing agents cannot connect any more; subclasses know when."""
+        """Raise AccelBenchError if missing agents cannot connect any more; only subclasses tell."""
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job on the first nodes, and return their handles by rank.
+        """Start the ranks of a job on the session's first nodes; return their handles by rank.
 
         A preparation job starts once on each node. Raises OSError if an agent is lost, and
         ScenarioError if a node lacks memory or devices.
@@ -197,14 +197,14 @@ class Agents:
         return places
 
     def node_names(self) -> list[str]:
-        """Return a string with name and address for each node, in the order of the ranks."""
+        """Return the name and address of each node as one text, in the order of the ranks."""
         return [places[0][0].name for places in self.nodes().values()]
 
     def pump(self, seconds: float) -> None:
-        """Handle the messages of all agents that arrive within `seconds`, and return after the
-        first.
+        """Handle messages of all agents as soon as some arrive; wait for at most `seconds`.
 
-        With 0 it does not wait, and does nothing if it ran less than `PUMP_SECONDS` ago.
+        If `seconds` is 0, it does not wait, and does nothing if the last call is less than
+        `PUMP_SECONDS` ago.
         """
         now = time.monotonic()
         if not seconds and now - self._pumped < PUMP_SECONDS:

@@ -46,7 +46,7 @@ class Env(AgentLauncher[EnvOptions]):
 
     @hookimpl
     def allocate_ranks(self, scenarios: Sequence[Scenario], dry_run: bool) -> Allocation | None:
-        """Connect the processes; all but rank 0's return at the end of the session."""
+        """Connect the processes; ranks other than 0 serve as agents until the session ends."""
         devices = devices_of_nodes(scenarios)
         placement = read_placement(os.environ)
         if placement and placement.per_node:

@@ -190,11 +190,8 @@ class MeetingPoint(NamedTuple):
 
 def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str) -> MeetingPoint:
     """Return the rendezvous of a launcher's nodes, given its option `endpoint`, a string
-    `HOST:PORT`.
-
-    One node needs no endpoint. Raises ScenarioError, with the hint `way_out`, if several nodes have
-    no valid endpoint. `launcher` is its name in errors.
-    """
+    `HOST:PORT`. One node needs no endpoint. Raises ScenarioError, with the hint `way_out`, if
+    several nodes have no valid endpoint. `launcher` is the launcher's name in errors."""
     if nodes == 1:
         return MeetingPoint(None, True)
     if endpoint is None:
@@ -212,12 +209,9 @@ def start_agents(
     names: tuple[str, str],
 ) -> Allocation:
     """Start a launcher's program, wait for its agents, and return them. On a node without the
-    parent, wait for the program's end.
-
-    `meeting` is the rendezvous, and `shape` the number of nodes and of ranks on each. `seconds` is
-    the timeout of the connection. `names` are the launcher's name and the hint of `Agents` in
-    errors.
-    """
+    parent, wait for the program's end. `meeting` is the rendezvous, and `shape` the number of nodes
+    and of ranks on each. `seconds` is the timeout of the connection. `names` are the launcher's
+    name and a hint for errors, which `Agents` gets."""
     endpoint = meeting.endpoint
     host, port = endpoint or ("127.0.0.1", 0)
     secret = new_secret() if endpoint is None else shared_secret()

@@ -41,7 +41,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Number of the port."""
+        """Number of the TCP port at which agents connect."""
         number: int = self._socket.getsockname()[1]
         return number
 
@@ -78,11 +78,8 @@ class Listener:
 
 def _hello(channel: Channel) -> dict[str, Any]:
     """Return an agent's first message after the authentication: its ranks and the description of
-    its node.
-
-    Raises OSError, KeyError, TypeError or ValueError if it is late, malformed or of another
-    version.
-    """
+    its node. Raises OSError, KeyError, TypeError or ValueError if the message is late, malformed or
+    of another version."""
     until = time.monotonic() + ANSWER_SECONDS
     while (left := until - time.monotonic()) > 0:
         channel.wait(left)

@@ -46,8 +46,8 @@ def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
     """Return the device type that the scenarios ask for, such as `a100 80gb`, or None if none asks.
 
-    Raises ScenarioError for two types; it names the launcher and the kind of `group`, such as
-    `job`, that has one type.
+    Raises ScenarioError for two types. Its message names the launcher, and by the word `group`,
+    such as `job`, what can have only one type.
     """
     written = [
         kind for scenario in scenarios if (kind := scenario.resources.device_type) is not None
@@ -62,10 +62,10 @@ def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str |
 
 
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
-    """Return the `device`, `cpu` or `cuda`, and the `device_type` or None of a job's nodes, for all
-    points of a sweep.
+    """Return the device (`cpu` or `cuda`) and the device type (or None) of a job's nodes.
 
-    Raises ScenarioError for two types, or for a device that only the job could determine.
+    The job runs all points of a sweep. Raises ScenarioError for two device types, or for a device
+    that only the job could determine.
     """
     if (kind := type_of_device(scenarios, launcher, "job")) is not None:
         return "cuda", kind
@@ -92,8 +92,7 @@ def memory_of_nodes(scenarios: Sequence[Any]) -> tuple[int | None, int | None]:
 
 
 def wrong_size(launcher: str, started: int, size: int) -> str:
-    """Return the error message for a launcher that has `started` another number of processes than
-    `size`."""
+    """Return the error message that `launcher` has started `started` processes, not `size`."""
     processes = f"{started} process" + ("es" if started != 1 else "")
     return (
         f"{launcher or 'the launcher'} has started {processes}, and the scenario asks for {size} "
@@ -109,8 +108,7 @@ def overlap(one: Agent, other: Agent) -> bool:
 
 
 def cores_of(agents: Sequence[Agent]) -> int:
-    """Return the number of distinct cores that a node's agents may use, which may be bound to
-    different cores."""
+    """Return how many cores a node's agents may use together; shared cores count once."""
     apart: list[Agent] = []
     for agent in agents:
         if not any(overlap(agent, peer) for peer in apart):
@@ -119,7 +117,7 @@ def cores_of(agents: Sequence[Agent]) -> int:
 
 
 def threads_of(agents: Sequence[Agent]) -> int:
-    """Return the number of threads of each rank, as the node with the fewest cores per rank allows.
+    """Return the number of threads of each rank: the cores per rank of the node with the fewest.
 
     `agents` has the agent of each rank. Ranks on unequal nodes then use equally many threads.
     """

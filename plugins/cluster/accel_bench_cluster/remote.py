@@ -21,7 +21,7 @@ ANSWER_SECONDS = 30.0
 
 @dataclass
 class Agent:
-    """Agent that is connected to the parent, or the parent's own entry if `channel` is None."""
+    """Agent as the parent knows it; without a `channel` it is the parent process itself."""
 
     channel: Channel | None
     description: dict[str, Any]
@@ -86,8 +86,8 @@ class RemoteProcess:
     pid: int | None = None
 
     def __init__(self, pump: Callable[[float], None], agent: Agent, job: Job, rank: int) -> None:
-        """Register the handle with its agent. `pump(seconds)` handles all agents' messages for at
-        most so long."""
+        """Register the handle with its agent. `pump` handles all agents' messages for at most the
+        number of seconds that it is called with."""
         self.rank = rank
         self.lost = ""
         self.node: Node | None = None
@@ -99,14 +99,13 @@ class RemoteProcess:
         agent.processes[rank] = self
 
     def start(self, message: dict[str, Any]) -> None:
-        """Ask the agent to start the rank. `message` has its place, variables and the like, as
-        `HostedRank` reads them."""
+        """Ask the agent to start the rank with the values in `message` that `HostedRank` reads."""
         self._job.log_path(self.rank).touch()
         payload = self._job.model_dump_json().encode()
         self._agent.send({"kind": "start", "rank": self.rank, **message}, payload)
 
     def wait(self, seconds: float) -> None:
-        """Handle messages for a number of seconds, also if the process ends earlier."""
+        """Handle agents' messages for exactly `seconds`, even if the process ends earlier."""
         until = time.monotonic() + seconds
         while self._code is None and (left := until - time.monotonic()) > 0:
             self._pump(left)
@@ -138,8 +137,7 @@ class RemoteProcess:
         self._agent.processes.pop(self.rank, None)
 
     def handle(self, message: dict[str, Any], payload: bytes) -> None:
-        """Write what the agent sends about the rank to the run's folder: heartbeat, log, a file, or
-        the end.
+        """Handle a message on the rank; write its heartbeat, log or file to the run's folder.
 
         Raises OSError if a file cannot be written, such as on a full disk.
         """
@@ -214,7 +212,7 @@ class PreparedNodes:
         return next(filter(None, (getattr(process, "lost", "") for process in self._processes)), "")
 
     def wait(self, seconds: float) -> None:
-        """Wait for at most `seconds` for the first node on which the job still runs."""
+        """Wait at most `seconds` for the job's end on the first node on which it still runs."""
         running = [process for process in self._processes if process.poll() is None]
         (running or list(self._processes))[0].wait(seconds)
 
@@ -243,8 +241,8 @@ class PreparedNodes:
         self.poll()
 
     def _merge(self) -> None:
-        """Append the other nodes' logs to the first node's, and replace its result by a failed
-        result of another node. Remove the other nodes' folders."""
+        """Append the other nodes' logs to the first node's log, and replace the first node's result
+        by a failed result of another node. Remove the other nodes' folders."""
         if self._merged:
             return
         self._merged = True

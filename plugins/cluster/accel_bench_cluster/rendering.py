@@ -28,7 +28,7 @@ SCENARIOS = (".json", ".toml", ".yaml", ".yml")
 
 
 class RenderOptions(Options):
-    """Options common to both launchers: the installation of accel-bench on a node."""
+    """Options of both `skypilot` and `kubeflow`: the installation of accel-bench on a node."""
 
     setup: str = f"python3 -m pip install accel-bench=={metadata.version('accel-bench')}"
     """Shell command that installs accel-bench and the scenario's plugins on each node; empty if the
@@ -36,7 +36,7 @@ class RenderOptions(Options):
 
 
 def print_job(text: str, dry_run: bool, launcher: str, submit: str) -> Ended:
-    """Print the job document `text`, and return an `Allocation` that ends the command with 0.
+    """Print the job document `text`; return an `Allocation` that ends the command with code 0.
 
     Raises ScenarioError without `--dry-run`, since nothing is submitted; it names the command
     `submit` that submits the printed file.
@@ -72,7 +72,7 @@ def new_name() -> tuple[str, str]:
 
 
 def command_on_nodes(command: Sequence[str], launcher: str) -> str:
-    """Return the shell command that each node runs: this command's words with the launcher `env`.
+    """Return the shell command for each node: the words of `command`, with the launcher `env`.
 
     Raises ScenarioError if the command contains a secret, or a scenario file that the nodes lack.
     `launcher` is named in the error.
@@ -114,7 +114,7 @@ def _is_launcher(setting: str) -> bool:
 
 
 def _portable(word: str, launcher: str) -> str:
-    """Return an argument with its path made relative to the working folder.
+    """Return an argument of the command; a path in it is made relative to the working folder.
 
     The path may follow the `=` of an option or a key. Raises ScenarioError for a scenario file
     outside of the folder, which the nodes lack.
@@ -184,8 +184,8 @@ class SkyPilot(AgentLauncher[SkyPilotOptions]):
         return print_job(text, dry_run, "skypilot", "sky launch")
 
     def task(self, scenarios: Sequence[Scenario], command: Sequence[str]) -> dict[str, Any]:
-        """Return the SkyPilot task as a mapping, without the option `extra`. `command` are the
-        words of this command."""
+        """Return the SkyPilot task as a mapping, into which the option `extra` is not merged yet.
+        `command` are the words of this command."""
         nodes, devices, memory = equal_nodes(scenarios, "skypilot")
         device, kind = device_of_nodes(scenarios, "skypilot")
         resources: dict[str, Any] = {}

@@ -138,8 +138,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
         )
 
     def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
-        """Return the options of sbatch for a node with `devices` devices, by this launcher's
-        options.
+        """Return sbatch options, made of this launcher's options, for nodes of `devices` devices.
 
         Raises ScenarioError if a line of the option `extra` is no option of sbatch.
         """
@@ -155,8 +154,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
 
 
 def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
-    """Return the sbatch option for the GPUs of a node with `devices` devices, in a list that is
-    empty without GPUs.
+    """Return a list with sbatch's GPU option for nodes of `devices` devices; empty for CPUs.
 
     SLURM's name of a GPU type is a word that a cluster has chosen, mostly the product's, such as
     `a100`. The size of memory and the manufacturer are no part of it.
@@ -169,11 +167,10 @@ def gpu_options(scenarios: Sequence[Scenario], devices: int) -> list[str]:
 
 
 def check_job(variables: Mapping[str, str], nodes: int) -> list[int]:
-    """Return the number of nodes of each component of the present job; most jobs have one
-    component.
+    """Return the number of nodes in each component of this SLURM job; most jobs have one.
 
     `variables` are the environment's. Raises ScenarioError if the job has less than `nodes` nodes,
-    and within an srun task.
+    or if srun has started this command several times.
     """
     if int(variables.get("SLURM_STEP_NUM_TASKS", "1")) > 1:
         raise ScenarioError(
@@ -233,11 +230,8 @@ def run_job(script: str) -> int:
 
 
 def follow_job(job: str, output: Path) -> tuple[str, int]:
-    """Print the job's output, a file, until the job has ended. Return its last state and its exit
-    code.
-
-    Raises AccelBenchError if SLURM stops answering; the job continues.
-    """
+    """Print the job's output, a file, until the job has ended. Return the job's last state and exit
+    code. Raises AccelBenchError if SLURM stops answering; the job continues."""
     shown = failures = preempted = 0
     while True:
         try:
@@ -273,9 +267,9 @@ def submit(script: str) -> str:
 
 
 def job_state(job: str) -> tuple[str, int]:
-    """Return the state and exit code of a job, from SLURM's controller without a database.
+    """Return a job's state and exit code, which SLURM's controller knows without a database.
 
-    After a signal the code is 128 plus its number.
+    After a signal the exit code is 128 plus the signal's number.
     """
     # Each component of a job has a line, the first one that of the script.
     words = call_slurm("scontrol", "--oneliner", "show", "job", job).partition("\n")[0].split()
@@ -288,8 +282,7 @@ def job_state(job: str) -> tuple[str, int]:
 
 
 def show(output: Path, shown: int) -> int:
-    """Print the part of the job's output file after `shown` bytes. Return the total bytes
-    printed."""
+    """Print what the job's output file has after `shown` bytes. Return the total bytes printed."""
     try:
         with output.open("rb") as file:
             file.seek(shown)

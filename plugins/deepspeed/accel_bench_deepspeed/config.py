@@ -82,9 +82,9 @@ def stage_of(settings: Mapping[str, Any]) -> int:
 
 
 def offloaded(settings: Mapping[str, Any], what: str) -> bool:
-    """Return whether DeepSpeed's settings keep a part on the host.
+    """Return whether DeepSpeed's settings keep optimizer state or weights on the host.
 
-    `what` is the part: `optimizer` or `param`.
+    `what` is `optimizer` for the optimizer state, or `param` for the weights.
     """
     return _device(settings["zero_optimization"], what) not in (None, "none")
 
@@ -161,7 +161,7 @@ def _precision(given: Mapping[str, Any], scenario: Scenario) -> Iterator[str]:
 
 
 def _optimizer(given: Any, scenario: Scenario) -> Iterator[str]:
-    """Yield a sentence for an optimizer, and for each argument, that contradicts the scenario.
+    """Yield a sentence for the optimizer's type, and each argument, if it contradicts the scenario.
 
     `given` is the section `optimizer` of a configuration file, if it has one.
     """

@@ -101,12 +101,13 @@ class Mesh(Plugin[MeshOptions]):
         return "FSDPModule" if sharded else "DTensor"
 
     def data_parallel(self, scenario: Scenario) -> int:
-        """Return the number of groups of ranks in which each group has its own batches."""
+        """Return the number of rank groups, each of which has its own batches."""
         sizes = self._fill(scenario.world_size)
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
-        """Return the fraction of the model on one device; None if the mesh does not fit."""
+        """Return the fraction of the model on a device, 0 if offloaded; None if the mesh is
+        unfit."""
         sizes = self._fill(scenario.world_size)
         if isinstance(sizes, str):
             return None

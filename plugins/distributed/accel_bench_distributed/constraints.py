@@ -16,8 +16,8 @@ EXPERTS = ("num_local_experts", "num_experts")
 def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]:
     """Yield reasons why a scenario cannot run on a mesh of these sizes.
 
-    `asked` are the names of the dimensions that the options set. The model must have something to
-    divide by them, even on one device.
+    `asked` are the names of the dimensions that the options set. If `tensor` or `expert` is among
+    them, the model must have matrices or experts to divide, even on one device.
     """
     train, dtype = scenario.train, scenario.model.dtype
     if train.keeps_master_weights and dtype != "float32":
@@ -42,7 +42,8 @@ def problems(scenario: Scenario, sizes: Sizes, asked: Set[str]) -> Iterator[str]
 
 
 def _optimizer_problems(scenario: Scenario) -> Iterator[str]:
-    """Yield a reason for each optimizer option that updates sharded and whole tensors at once."""
+    """Yield a reason for each optimizer option that updates sharded and whole tensors in one
+    call."""
     for option in ("foreach", "fused"):
         if scenario.optimizer.options.get(option):
             yield (

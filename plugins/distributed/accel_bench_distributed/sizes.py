@@ -20,17 +20,18 @@ class Sizes:
 
     @property
     def sharded(self) -> int:
-        """Number of ranks over which FSDP2 shards; ranks of dispatched experts are among them."""
+        """Number of ranks over which FSDP2 shards: `shard`, times `expert` with `dispatch`."""
         return self.shard * self.expert if self.dispatch else self.shard
 
     @property
     def data_parallel(self) -> int:
-        """Number of groups of ranks that have their own batches."""
+        """Number of rank groups, each of which has its own batches."""
         return self.replicate * self.sharded
 
     @property
     def per_batch(self) -> int:
-        """Number of ranks that compute one batch together; experts share the tensor dimension."""
+        """Number of ranks that compute one batch: `tensor` or, without `dispatch`, the larger one
+        of `tensor` and `expert`."""
         return self.tensor if self.dispatch else max(self.tensor, self.expert)
 
     @property

@@ -57,7 +57,8 @@ def _python(
 ) -> str:
     """Return the path of an environment's Python; an empty text if it is yet to be built.
 
-    `own` are the distributions to install as they are here. Without `notify` nothing is built.
+    `own` names distributions to install from the same source as here. Without `notify` nothing is
+    built.
     """
     if settings.python:
         path = Path(os.path.expanduser(settings.python))
@@ -74,7 +75,7 @@ def _python(
 def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
     """Return the cache folder of an environment with these settings.
 
-    `own` are names of distributions that are installed as they are here.
+    `own` names distributions to install from the same source as here.
     """
     packages = [sorted(settings.requirements), settings.index]
     key = [*packages, sorted(map(installed_from, own)), sys.version]
@@ -92,9 +93,9 @@ def build_environment(
     """Build an environment unless it exists, and return the path of its Python.
 
     Its `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside pip's own.
-    `own` are distributions of this environment, installed as they are here. `on_start` is called
-    before a build. Concurrent processes wait for the builder. Raises ScenarioError with the last
-    lines of pip's output.
+    `own` names distributions to install from the same source as here. `on_start` is called before a
+    build. Concurrent processes wait for the builder. Raises ScenarioError with the last lines of
+    pip's output.
     """
     folder = environment_folder(settings, own)
     with locked(folder.with_suffix(".lock")):
@@ -147,7 +148,7 @@ def installed_from(name: str) -> list[str]:
 def _indexes(index: str) -> dict[str, str]:
     """Return the environment variable that adds a package index to pip; empty for no index.
 
-    `index` is the name of a PyTorch build or a URL. A command-line argument would expose its
+    `index` is the name of a PyTorch build or a URL. A command-line argument would expose the URL's
     password.
     """
     if not index:

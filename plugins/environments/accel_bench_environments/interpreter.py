@@ -57,7 +57,7 @@ def read_interpreter(python: str) -> Interpreter:
 def _checked(python: str, text: str) -> Interpreter:
     """Return the description parsed from the JSON `text`, which `python` printed.
 
-    Raises ScenarioError if its accel-bench reads jobs of other fields, or prints no description.
+    Raises ScenarioError if its accel-bench reads jobs with other fields, or prints no description.
     """
     try:
         document = json.loads(text)
@@ -89,9 +89,9 @@ def contract() -> str:
 
 
 def _add_fields(annotation: Any, found: dict[str, list[str]]) -> None:
-    """Add to `found` the fields of all models in a type annotation, by the model's name.
+    """Add the fields of all models in a type annotation to `found`, by the name of the model.
 
-    A field's text has its name and its literal values.
+    A field is added as a text of its name and its literal values.
     """
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         for part in get_args(annotation):

@@ -54,8 +54,7 @@ class Liger(_Kernels):
     operations = frozenset({*PARTS, "layer_norm", MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return the reason that Triton needs a GPU, or an empty string with a GPU or Triton's
-        interpreter."""
+        """Return that Triton needs a GPU, or an empty string with a GPU or Triton's interpreter."""
         return library_of("rope", "liger", device, os.environ)[1]
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -66,7 +65,7 @@ class Liger(_Kernels):
 
 
 class FusedKernels(_Kernels):
-    """Executor with the plugin's kernels: Liger's on a GPU, torch's on a CPU, its own for LoRA."""
+    """Executor with this plugin's kernels: Liger's on a GPU, torch's on a CPU, its own for LoRA."""
 
     name = "fused-kernels"
     operations = frozenset({*PARTS, *ADAPTED, MODEL})

@@ -1,4 +1,4 @@
-"""The plugin `liger`: Liger's kernels alone, applied by its own patching function."""
+"""The plugin `liger`: Liger's kernels alone, applied by Liger's own patching function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LigerOptions(Options):
 
     @model_validator(mode="after")
     def _one_loss(self) -> LigerOptions:
-        """Raise ValueError for two fused losses, which Liger only asserts against."""
+        """Raise ValueError if both fused losses are on, which Liger refuses by an assertion."""
         if self.cross_entropy and self.fused_linear_cross_entropy:
             raise ValueError(
                 "cross_entropy and fused_linear_cross_entropy both compute the loss; switch on one"

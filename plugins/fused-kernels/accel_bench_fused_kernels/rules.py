@@ -1,6 +1,6 @@
 """Table of the modules in each model architecture that fused kernels can replace.
 
-Rules are names and numbers only: names of classes of the modeling module by their computation, and
+Rules are names and numbers only: names of the modeling module's classes by what they compute, and
 settings by which the model computes logits from the decoder's output. A new architecture needs a
 new entry. All other code of a model stays, such as Granite's multipliers of embeddings.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class NormRule:
-    """Rule how to replace an architecture's RMS norms: their class names and their arithmetic."""
+    """Rule for replacing an architecture's RMS norms: their class names and their arithmetic."""
 
     classes: frozenset[str]
     """Names of the norm classes, with attributes `weight` and `variance_epsilon` or `eps`."""
@@ -31,7 +31,7 @@ class NormRule:
 
 @dataclass(frozen=True)
 class LossRule:
-    """Rule how an architecture computes its loss, beyond plain cross-entropy of logits."""
+    """Rule by which an architecture computes its loss, beyond plain cross-entropy of logits."""
 
     divisor: str | None = None
     """Configuration key of the number by which logits are divided."""
@@ -48,7 +48,7 @@ class LossRule:
 
 @dataclass(frozen=True)
 class Rules:
-    """Rules how to replace the modules of a model architecture; an empty field means none."""
+    """Rules for replacing the modules of an architecture; an empty field replaces nothing."""
 
     norms: NormRule | None = None
     """Rule how to replace the architecture's RMS norms."""
@@ -73,7 +73,7 @@ ROTARY = "apply_rotary_pos_emb"
 
 def _plain(family: str, loss: LossRule | None = None) -> Rules:
     """Return the rules of an architecture like Llama. `family` is the prefix of its class names,
-    and `loss` the rule of its loss if it is not plain."""
+    and `loss` the rule of its loss if it is not plain cross-entropy."""
     return Rules(
         norms=NormRule(frozenset({f"{family}RMSNorm"})),
         rotary=ROTARY,
@@ -141,8 +141,7 @@ RULES: dict[str, Rules] = {
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Return whether an architecture has nothing to replace for a part, such as `rms_norm`, by its
-    rules."""
+    """Return whether the rules name nothing to replace for a part such as `rms_norm`."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

@@ -90,7 +90,7 @@ class AutoGPTQOptions(Options):
     @field_validator("backend", mode="before")
     @classmethod
     def _a_backend_that_trains(cls, value: Any) -> Any:
-        """Raise ValueError for a kernel that cannot train, with the reason."""
+        """Raise ValueError, with the reason, for a kernel that cannot train."""
         if value == "auto_gptq":
             raise ValueError(ARCHIVED)
         if isinstance(value, str) and (why := OTHER_BACKENDS.get(value.removeprefix("gptq_"))):
@@ -136,7 +136,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
     loss_tolerance: ClassVar[float | None] = 2e-2
 
     def allowed_update_difference(self) -> float | None:
-        """Return the allowed relative difference of trained weights; None with 8 bits.
+        """Return the allowed relative difference of the update; None, for 8 bits, is the usual one.
 
         In a small llama under LoRA quantization caused 0.11 (4 bits) and 0.43 (2 bits) on
         pretrained weights, 0.51 and 1.23 on random ones. With 8 bits, and groups of 32, of 128 and
@@ -155,7 +155,7 @@ class AutoGPTQ(Plugin[AutoGPTQOptions]):
         return frozenset({"load_model"})
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes per packed weight, without scales and without unquantized weights."""
+        """Return the bytes of a packed weight, without its scale, under the key `weights`."""
         return {"weights": self.options.bits / 8}
 
     def way(self, run_weights: str) -> Literal["pack", "calibrate", "checkpoint"]:

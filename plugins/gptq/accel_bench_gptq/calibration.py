@@ -27,10 +27,10 @@ USUAL_SHORTEST = 10
 
 
 def calibrate(run: Run, options: AutoGPTQOptions) -> tuple[Path, float]:
-    """Return the folder of the calibrated model, and the seconds that its quantization took.
+    """Return the cache folder of the calibrated model, and the seconds that its quantization took.
 
-    The seconds include loading and saving. The model is quantized if the cache has no such folder.
-    Sets `run.weights_fingerprint`. Raises ScenarioError if the data has too few samples.
+    A model that is not in the cache is quantized now. The seconds include loading and saving. Sets
+    `run.weights_fingerprint`. Raises ScenarioError if the data has too few samples.
     """
     samples = _samples(run, options.calibration_samples)
     settings = GPTQSettings.of_options(options)
@@ -70,7 +70,7 @@ def _samples(run: Run, count: int) -> list[dict[str, list[int]]]:
 def _key(run: Run, settings: GPTQSettings, samples: int) -> dict[str, Any]:
     """Return the cache key of a calibrated checkpoint: everything that determines its content.
 
-    `samples` is the number of samples.
+    `samples` is the number of calibration samples.
     """
     scenario = run.scenario
     environment: Any = run.experiment.identity.get("environment") or {}

@@ -115,7 +115,7 @@ def model_problem(scenario: Scenario, options: AutoGPTQOptions) -> str | None:
 
 
 def is_moving(scenario: Scenario) -> bool:
-    """Return whether the model's weights may change, as for a hub id without a revision."""
+    """Return whether the hub may change the model's weights, since no revision is set."""
     model = scenario.model
     of_hub = "/" in model.id and model_directory(model) is None
     return of_hub and model.weights == "pretrained" and model.revision is None

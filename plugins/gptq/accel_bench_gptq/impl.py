@@ -19,7 +19,7 @@ BUFFERS = Packed._fields
 
 
 class DequantizedMatmul(torch.autograd.Function):
-    """Product of inputs and a packed matrix; the backward pass unpacks the matrix again."""
+    """Product of inputs and a packed matrix, which the backward pass unpacks a second time."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, bits: int, triton: bool, *packed: Any) -> Any:
@@ -34,7 +34,7 @@ class DequantizedMatmul(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        """Return the gradient of the inputs; the packed matrix is frozen."""
+        """Return the gradient of the inputs, and None for arguments without a gradient."""
         (gradient,) = gradients
         matrix = dequantize(ctx.saved_tensors, ctx.bits, ctx.triton, gradient.dtype)
         return gradient @ matrix.T, *[None] * (2 + len(BUFFERS))
@@ -60,10 +60,10 @@ def dequantize(
 
 
 class TrainableForward:
-    """Mixin for packed layers whose forward is trainable whatever modes GPTQModel set before.
+    """Mixin for packed layers: a forward pass that can be trained, also after an evaluation.
 
-    GPTQModel's own kernels compile their unpacking lazily per layer, which wastes time in training.
-    Its automatic kernels change permanently after an evaluation.
+    GPTQModel's own layers compile their unpacking one by one in the first steps. Its automatic
+    kernels stay changed after an evaluation.
     """
 
     bits: int
@@ -89,7 +89,7 @@ class TrainableForward:
 
 
 class _LibraryLayer(TrainableForward):
-    """Base class of layers that GPTQModel neither compiles nor verifies."""
+    """Base class of packed layers that keeps GPTQModel from compiling and verifying them."""
 
     optimized: bool
 
@@ -150,8 +150,8 @@ class PackedExperts(nn.ModuleList):
     ) -> torch.Tensor:
         """Return the weighted sum of the outputs of each token's experts.
 
-        `hidden_states` has shape (tokens, hidden size), other arguments (tokens, experts per
-        token).
+        `hidden_states` has shape (tokens, hidden size). The indices and weights of the chosen
+        experts have shape (tokens, experts per token).
         """
         output = torch.zeros_like(hidden_states)
         for number in top_k_index.unique().tolist():

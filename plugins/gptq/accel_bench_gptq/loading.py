@@ -102,7 +102,7 @@ class ModelPacker:
     def add(self, name: str, layer: Any) -> Any:
         """Record a packed layer under its dotted name, and return the layer.
 
-        Also sets whether its backward pass unpacks the matrix again.
+        The call also sets whether the layer's backward pass unpacks the matrix again.
         """
         layer.unpacks_again = self._again
         self._packed[name] = layer
@@ -132,9 +132,9 @@ class ModelPacker:
         }
 
     def _pack(self, name: str, module: nn.Module) -> nn.Module | None:
-        """Return the packed form of a linear layer or of experts; None for another module.
+        """Return the packed form of a linear layer or of experts; None for any other module.
 
-        The matrices of other modules are recorded under the dotted `name`.
+        The module's packed or unpacked matrices are recorded under its dotted `name`.
         """
         from torch import nn
 

@@ -40,7 +40,7 @@ class Packed(NamedTuple):
 def pack(weight: torch.Tensor, settings: GPTQSettings) -> Packed:
     """Return a matrix of shape (outputs, inputs), both multiples of 32, rounded and packed.
 
-    Every weight is within half a step of its original. A group's range is chosen as in GPTQ: with
+    Rounding changes a weight by at most half a step. A group's range is chosen as in GPTQ: with
     `sym` it is centred on zero. With `desc_act` inputs are grouped by decreasing norm of their
     weights, since activations are unknown.
     """
@@ -100,7 +100,7 @@ def _groups(full: torch.Tensor, group_size: int, desc_act: bool) -> torch.Tensor
 
 
 def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two tensors of shape (groups, outputs): smallest weights and largest weights.
+    """Return each group's smallest and largest weight, two tensors of shape (groups, outputs).
 
     Smallest weights are at most 0, and largest at least 0. `full` is the matrix of shape (outputs,
     inputs), and `groups_of` the group index of each input.

@@ -25,8 +25,9 @@ def load_checkpoint(
 ) -> Any:
     """Return the model of a checkpoint on the run's device, with trainable packed layers.
 
-    It is loaded from `folder`, or if None from the scenario's model. `packing` records the layers.
-    Raises ScenarioError if it cannot be loaded, or if its quantization differs from the options.
+    `folder` has the checkpoint; if it is None, the scenario's model is the checkpoint. `packing`
+    records the layers. Raises ScenarioError if the checkpoint cannot be loaded, or if its
+    quantization differs from the options.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -68,9 +69,9 @@ def load_checkpoint(
 
 
 def _source(run: Run, folder: Path | None) -> dict[str, Any]:
-    """Return the arguments of `from_pretrained` that name a checkpoint.
+    """Return the keyword arguments of `from_pretrained` that locate a checkpoint.
 
-    The checkpoint is in `folder`, or else it is the scenario's model.
+    It is in `folder`; if that is None, the scenario's model is the checkpoint.
     """
     use = run.scenario.model
     directory = folder or model_directory(use)
@@ -80,7 +81,7 @@ def _source(run: Run, folder: Path | None) -> dict[str, Any]:
 
 
 def _adopt(model: Any, packing: ModelPacker) -> None:
-    """Replace packed layers of GPTQModel by trainable layers with the same tensors, in place.
+    """Replace GPTQModel's packed layers in a model by trainable layers with the same tensors.
 
     `packing` records the new layers, and the linear layers that are not packed.
     """

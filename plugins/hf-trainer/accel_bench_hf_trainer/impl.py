@@ -85,13 +85,13 @@ class LappedTrainer(Trainer):
         self.remove_callback(PrinterCallback)
 
     def get_train_dataloader(self) -> Any:
-        """Return the run's batches; accelerate would shard, collate and copy them again."""
+        """Return the run's batches as they are; accelerate would shard, collate and copy them."""
         return self._batches
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return the inputs of a step's micro-batches, and the step's supervised tokens."""
+        """Return the inputs of a step's micro-batches, and its number of supervised tokens."""
         self.step_batches = list(islice(epoch_iterator, num_batches))
         self.step_loss = torch.zeros((), device=device)
         inputs = [dict(batch.inputs) for batch in self.step_batches]
@@ -194,10 +194,10 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
 
 @contextlib.contextmanager
 def _processes_as_they_are(run: Run) -> Iterator[None]:
-    """Set the variables that describe the process group to accelerate within the block.
+    """Set the environment variables from which the library accelerate learns the ranks.
 
-    Other launchers' variables are removed within the block: accelerate would misread them, and set
-    the number of threads. Variables that accelerate leaves behind are removed.
+    They are set in the `with` block. Other launchers' variables are removed there, since accelerate
+    would misread them, and set the number of threads. All variables are restored afterwards.
     """
     before = dict(os.environ)
     described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}

@@ -32,7 +32,7 @@ class HuggingFace(Plugin[Options]):
     """
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:
-        """Return the bytes per weight in `model.dtype`."""
+        """Return the bytes of a weight in `model.dtype`, under the key `weights`."""
         return {"weights": experiment.scenario.model.bytes_per_value}
 
     def fingerprint(self, experiment: Experiment) -> str | None:

@@ -100,7 +100,7 @@ def _all_linear(model: Any) -> list[str]:
 
 
 def _is_linear(module: Any) -> bool:
-    """Return whether a module is itself a linear layer, unlike containers of linear attention."""
+    """Return whether a module is itself a linear layer; a container of linear attention is not."""
     kind = type(module).__name__
     return ("Linear" in kind and hasattr(module, "in_features")) or kind == "Conv1D"
 
@@ -119,7 +119,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Raise ScenarioError if a target matches no module; PEFT ignores it if others match.
+    """Raise ScenarioError if a target matches no module; PEFT does not if another one matches.
 
     `targets` are module names; other kinds of targets are not checked.
     """

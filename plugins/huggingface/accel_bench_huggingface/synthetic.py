@@ -107,5 +107,5 @@ class Synthetic(TokenData[SyntheticOptions]):
         return made
 
     def padding(self) -> Padding:
-        """Return the padding of the options, or `none` if all samples have one length."""
+        """Return the padding mode in the options, or `none` if all samples have one length."""
         return "none" if self.options.lengths is None else self.options.padding

@@ -96,7 +96,7 @@ class Text(TokenData[TextOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the length of each document in tokens, packed or not."""
+        """Return the length of each document in tokens, also if documents are packed."""
         from accel_bench.modeling.data import token_batches
         from accel_bench_huggingface import text_impl
 
@@ -114,7 +114,7 @@ class Text(TokenData[TextOptions]):
         return dataset
 
     def padding(self) -> Padding:
-        """Return the padding of the options, or `none` for packed samples."""
+        """Return the padding mode in the options, or `none` for packed samples."""
         return "none" if self.options.packing else self.options.padding
 
 

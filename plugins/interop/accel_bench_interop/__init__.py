@@ -1,1 +1,1 @@
-"""Readers and writers of other programs' results, and readers of their scenarios."""
+"""Readers and writers of other programs' results, and readers of their benchmark configurations."""

@@ -1,4 +1,4 @@
-"""Conversion of another training program's configuration file to a scenario, by entry points."""
+"""Conversion of other training programs' configuration files to scenarios, by entry points."""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ def is_export(path: Path) -> bool:
 
 
 def add_export(store: Store, path: Path, run_ids: Sequence[str]) -> tuple[int, int]:
-    """Add the runs of an export that the store lacks; return the numbers of added and other runs.
+    """Add the runs of an export that the store lacks: all of them, or none after an error.
 
-    Either all these runs are added or none. `run_ids` are the ids of all runs in the file. Imported
-    sessions have no plan. Runs get the tag `from-export` and the origin `exported`. Raises
-    StoreError if a run cannot be read.
+    Returns how many runs were added, and how many were stored already. `run_ids` are the ids of all
+    runs in the file. Added runs get the tag `from-export` and the origin `exported`; their sessions
+    have no plan. Raises StoreError if a run cannot be read.
     """
     there = set(store.present(run_ids))
     store.add_together(_records(path, there, _provenance(path)), FROM_EXPORT)
@@ -72,9 +72,9 @@ def _provenance(path: Path) -> Provenance:
 def _records(
     path: Path, there: Collection[str], mark: Provenance
 ) -> Iterator[SessionRecord | Result]:
-    """Yield the new runs of a file, marked as exported, each after the record of its session.
+    """Yield the runs of a file that are not stored yet, each after the record of its session.
 
-    `there` are the ids of stored runs. `mark` becomes the provenance of runs that accel-bench
+    `there` are the ids of stored runs. `mark` replaces the provenance of runs that accel-bench
     measured.
     """
     known, sessions = {*there}, set[str]()

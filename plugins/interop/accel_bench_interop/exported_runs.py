@@ -1,4 +1,4 @@
-"""Common form of measured and imported runs for export, with importers' names of figures."""
+"""Common form of measured and imported runs for export, with the same names of figures in both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExportedRun:
     result: Result
 
     def setting(self, key: str) -> Any:
-        """Return a setting of the scenario by dotted key; None if it is not stated."""
+        """Return a scenario setting by dotted key; None if an imported file does not state it."""
         if self.result.imported and key not in self.result.provenance.stated:
             return None
         value = look_up(self._scenario, key)[1]
@@ -67,7 +67,7 @@ class ExportedRun:
 
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
-        """Figures of the run by the names that importers give, such as `samples_per_second`."""
+        """Figures of the run by name, such as `samples_per_second`; imported runs have the same."""
         if self.result.imported:
             return {metric.name: metric.value for metric in self.result.metrics}
         known = {name: self._peaks(*of) for name, of in MEMORY.items()}
@@ -97,9 +97,9 @@ class ExportedRun:
         return max(self._peaks(*MEMORY["peak_memory_bytes"]), default=None)
 
     def _peaks(self, figures: Sequence[Figure], kind: str) -> list[float]:
-        """Return the values on all devices of the first figure that is known; empty if none is.
+        """Return all ranks' values of the first of `figures` that has any; empty if none has.
 
-        `kind` is the kind of memory, such as `allocated`; empty for any kind.
+        Only values of the memory kind `kind` count, such as `allocated`; empty means any kind.
         """
         ranks = (metric for rank in self.result.ranks for metric in rank.metrics)
         metrics = [*self.result.metrics, *ranks]

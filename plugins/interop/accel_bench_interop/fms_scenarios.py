@@ -45,7 +45,7 @@ MODELS = "model_name_or_path"
 
 @dataclass(frozen=True)
 class SweepMatrix:
-    """Settings that the benchmark combines with every scenario, with the benchmark's defaults."""
+    """Values that are combined with every scenario, by default those of the benchmark itself."""
 
     batch_sizes: Sequence[int] = (4, 8)
     """Samples per step over all devices, without accumulation."""
@@ -134,10 +134,10 @@ class _File:
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
-        """Return the stacks of a scenario by short name; add a finding for each unknown name.
+        """Return the stacks that a scenario names, by short name, and report unknown names.
 
-        `place` is the index of the scenario. `names` has one name or a list; a null is the
-        baseline.
+        `place` is the index of the scenario in the file. `names` is its configuration name or a
+        list of names; null means the baseline. Unknown names are added to the findings.
         """
         if names is None:
             return {PLAIN: []}
@@ -161,9 +161,10 @@ class _File:
         return stacks
 
     def _sizes(self, given: Sequence[Any], matrix: SweepMatrix) -> dict[str, list[Any]]:
-        """Return lists of devices and batch sizes by setting, computed as in the benchmark.
+        """Return lists of equal length with batch sizes, numbers of devices and parallel plugins.
 
-        `given` are the arguments in `SIZES`; an argument that is not stated is None.
+        The keys are dotted settings; sizes are computed as in the benchmark. `given` has the values
+        of the arguments in `SIZES`, None for one that is not stated.
         """
         micro, accumulation = map(positive_integer, given)
         rows = []
@@ -190,7 +191,7 @@ class _File:
 
 
 def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | None:
-    """Return the parallel strategy in accelerate's configuration file, or None if there is none."""
+    """Return the parallel plugin for the strategy in accelerate's configuration file, or None."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
         return None
@@ -206,7 +207,7 @@ def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | No
 
 
 def _read_stacks(folder: Path, table: MappingTable, findings: Findings) -> dict[str, Uses]:
-    """Return the plugins of each sample configuration by short name.
+    """Return each sample configuration as a list of plugins, by the configuration's short name.
 
     Missing files and repeated names are added to `findings`. Raises ImportFileError if a file has
     another form.
@@ -254,7 +255,7 @@ def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _read_uses(document: ParsedFile, table: MappingTable, findings: Findings) -> Uses:
-    """Return the plugins and options of a sample configuration, in the order of the table."""
+    """Return a sample configuration's plugins with options, in the order of stanzas in `table`."""
     plugins = document.data.get("plugins")
     if not isinstance(plugins, dict):
         raise ImportFileError(f"{document.source}: expected a mapping below `plugins`")
@@ -276,10 +277,10 @@ def _stanzas(
     known: Mapping[str, Any],
     findings: Findings,
 ) -> Iterator[tuple[Stanza, dict[str, JsonValue]]]:
-    """Yield the table's stanzas that a configuration contains, each with its converted options.
+    """Yield each stanza of the mapping table that a configuration has, with the plugin's options.
 
-    `given` is the part of the document at `location`. `known` has the stanzas of the table, nested
-    by key.
+    `given` is the part of the document at `location`. `known` has the table's stanzas below it, in
+    dictionaries nested by key. Unknown keys are added to `findings`.
     """
     for written, value in given.items():
         here = (*location, written)

@@ -75,7 +75,7 @@ def import_results(
 
 
 def _store(store: Store, file: ImportedFile) -> dict[str, object]:
-    """Store the new rows of a file as one session; return the printed row by column."""
+    """Store the new runs of a file as one session; return the file's row to print, by column."""
     from accel_bench.store.sessions import SessionRecord
 
     runs, first, session = file.results, file.results[0], file.results[0].session

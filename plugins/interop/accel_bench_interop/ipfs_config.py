@@ -78,10 +78,10 @@ def read_config(path: Path, findings: Findings) -> list[NativeScenario]:
 def _families(
     document: ParsedFile, config: Mapping[str, Any], into: tuple[MappingTable, Findings]
 ) -> dict[str, list[str]]:
-    """Return the trainable models by family; add findings on other families.
+    """Return the names of the models that can be trained, by family.
 
-    `into` has the table of families, and the findings. Raises ImportFileError if no model is
-    trainable.
+    `into` has the table of supported families, and the findings, to which other families are added.
+    Raises ImportFileError if no model can be trained.
     """
     (table, findings), trained = into, {}
     for family, models in (config.get("model_families") or {}).items():
@@ -111,7 +111,7 @@ def _scenario(
     settings: Mapping[str, Any],
     findings: Findings,
 ) -> NativeScenario:
-    """Return a scenario of one model family on one kind of hardware, with all combinations.
+    """Return a scenario of one model family on one kind of hardware, with all swept values.
 
     `config` has the values of the file `path` by known key. `family` has the name and models of the
     family. `settings` are the family's settings by dotted key, with the device.

@@ -49,7 +49,7 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Yield a row for each run in the tree, and for each model without runs."""
+    """Yield a row for each run in the tree, and for each model that has no run on some hardware."""
     document = source.json
     for family, models in document["benchmarks"].items():
         for model, devices in models.items():
@@ -109,10 +109,10 @@ def _figures(
 
 
 def _statistics(found: object, name: str, unit: str, corrections: list[str]) -> Iterator[Metric]:
-    """Yield the statistics of a quantity; add a correction if the minimum exceeds the maximum.
+    """Yield a metric for each statistic of a quantity, such as its mean.
 
-    `found` has the statistics by the file's key. `name` is the name of the metrics, with `{}` for
-    the word of the statistic.
+    `found` has the statistics by the file's key. `name` is the metrics' name, in which `{}` stands
+    for the word of the statistic. A minimum above the maximum is added to `corrections`.
     """
     if not isinstance(found, Mapping):
         return

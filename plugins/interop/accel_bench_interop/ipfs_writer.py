@@ -46,7 +46,7 @@ class Branch:
     """Seconds of loading the model, of the last run that knows them."""
 
     def add(self, run: ExportedRun) -> None:
-        """Add a run under a tag made of its settings, with the run's id if the tag is in use."""
+        """Add a run under a tag made of its settings, and of its id if that tag is in use."""
         known = _settings(run)
         tag = "_".join(f"{name}_{value}" for name, value in known.items())
         tag = tag if tag not in self.leaves else f"{tag}_run_{run.result.run_id}"
@@ -55,7 +55,7 @@ class Branch:
             self.load_seconds = loaded
 
     def document(self) -> dict[str, Any]:
-        """Return the branch as JSON of the IPFS framework, `completed` if any run completed."""
+        """Return the branch as JSON of the IPFS framework, `completed` if one of its runs is."""
         ended = {leaf["status"] for leaf in self.leaves.values()}
         loaded = {} if self.load_seconds is None else {"model_load_time": self.load_seconds}
         return {
@@ -89,7 +89,7 @@ def _hardware(run: ExportedRun) -> str:
 
 
 def _settings(run: ExportedRun) -> dict[str, Any]:
-    """Return the settings, stack and round that form a run's tag, by the IPFS framework's names."""
+    """Return the known values of which a run's tag is made, by the IPFS framework's short names."""
     known = {
         "batch": run.setting("train.micro_batch_size"),
         "seq": run.setting("data.sequence_length"),
@@ -142,9 +142,9 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _summary(branch: Branch) -> dict[str, Any]:
-    """Return the IPFS framework's summary of completed runs, with mean step seconds by setting.
+    """Return the IPFS framework's summary of a branch's completed runs; empty if none completed.
 
-    The summary is empty if no run completed.
+    It has statistics of step seconds and throughput, and mean step seconds for values of settings.
     """
     timed = {tag: leaf for tag, leaf in branch.leaves.items() if leaf.get("training_time")}
     seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in timed.items()}

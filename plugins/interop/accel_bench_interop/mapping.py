@@ -98,9 +98,9 @@ def read_mapping(name: str) -> MappingTable:
 
 
 def spelled(name: str, known: Collection[str], where: str, findings: Findings) -> str | None:
-    """Return the known name that a name means, or None; add a finding unless both are equal.
+    """Return `name` if it is known, the one known name that it misspells, or else None.
 
-    The meant name is the most similar one. `where` is the file and line in the finding.
+    A misspelt or unknown name is added to `findings`, with `where`, its file and line.
     """
     if name in known:
         return name
@@ -124,10 +124,10 @@ def respelled(
     known: Collection[str],
     findings: Findings,
 ) -> Placed:
-    """Return the given values by known name, each with file and line, without unknown names.
+    """Return the values of `given` under correctly spelt keys, each with file and line.
 
-    `given` is the part of the document at `location`. Misspelt and unknown names are added to
-    `findings`.
+    `given` is the part of the document at `location`. Misspelt keys, and unknown ones, which are
+    left out, are added to `findings`.
     """
     placed = {}
     for written, value in given.items():
@@ -140,10 +140,10 @@ def respelled(
 def apply_rules(
     given: Placed, rules: Mapping[str, KeyMapping], findings: Findings
 ) -> dict[str, JsonValue]:
-    """Return another program's values as options, or as settings by dotted key.
+    """Return another program's values as a plugin's options by name, or settings by dotted key.
 
-    `rules` has a mapping for each key of the program. Keys and values without a counterpart are
-    added to `findings`.
+    `given` has the values by the program's keys, and `rules` the mapping of each key. Keys and
+    values without a counterpart are added to `findings`.
     """
     mapped: dict[str, JsonValue] = {}
     for written, (value, where) in given.items():

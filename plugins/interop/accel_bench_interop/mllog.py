@@ -137,9 +137,10 @@ def _fit_sizes(stated: dict[str, Any], corrections: list[str]) -> None:
 def _figures(
     events: Sequence[Event], times: Mapping[str, float | None], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield seconds to train and to start up, and the last value of each repeated key.
+    """Yield metrics: seconds to train and to start up, and the last value of each repeated log key.
 
-    `times` are milliseconds by log key. Notes on the figures are added to `corrections`.
+    `times` are points in time in milliseconds by log key. Notes on the figures are added to
+    `corrections`.
     """
     seconds = _span(times, "run_start", "run_stop")
     if seconds is not None:
@@ -159,7 +160,7 @@ def _figures(
 
 
 def _series(events: Sequence[Event]) -> dict[str, list[float | None]]:
-    """Return the values of repeated log keys, and their steps or samples as `KEY_step`."""
+    """Return all values of each log key in `SERIES` under KEY, and their steps under `KEY_step`."""
     series: dict[str, list[float | None]] = {}
     for event in events:
         values = event.value if event.key == "tracked_stats" else {event.key: event.value}
@@ -247,7 +248,7 @@ def _lines(run: ExportedRun) -> Iterator[str]:
 
 
 def _steps(run: ExportedRun) -> Iterator[tuple[int, float | None, float]]:
-    """Yield number, loss and seconds on the slowest rank of each step, warm-up included."""
+    """Yield each step's number, loss, and seconds on the slowest rank, also in the warm-up."""
     if run.result.imported:
         loss = run.figures.get("last_loss")
         if loss is not None:

@@ -61,14 +61,14 @@ def recognizes(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return a sentence if a file repeats another file of its folder; empty if it does not."""
+    """Return a sentence if another file in the folder has the same content; else an empty text."""
     if source.path.name == REPORT and source.path.with_name(WHOLE).is_file():
         return f"{WHOLE} beside it is imported, and holds it"
     return ""
 
 
 def read(source: SourceFile) -> Iterator[ImportedRow]:
-    """Yield the row of a training, or else a row for each part of the report."""
+    """Yield the row of a report on training, or a row for each part of a report on inference."""
     document = source.json
     report = document.get("report", document)
     config = document.get("config")
@@ -154,8 +154,8 @@ def _steps(
 ) -> int | None:
     """Return the number of measured steps, or None if it is unknown.
 
-    `scenario` is the part of the configuration that may state it. Else it is the number of
-    latencies in the report's part, if there is one process.
+    `scenario` is the configuration's section that may state it. Else it is the number of latencies
+    in `part` of the report, which is only known for one process.
     """
     most = parse.positive_integer(scenario.get("max_steps"))
     warmup = parse.number(scenario.get("warmup_steps"))
@@ -188,7 +188,7 @@ def _memory(part: Mapping[str, Any], corrections: list[str]) -> Iterator[Metric]
 def _rate(
     part: Mapping[str, Any], config: Mapping[str, Any], corrections: list[str]
 ) -> Iterator[Metric]:
-    """Yield the rate of a part other than training, in the unit that the report states."""
+    """Yield the throughput of a part of the report other than training, in the stated unit."""
     throughput = part.get("throughput") or {}
     if (rate := parse.number(throughput.get("value"))) is not None:
         unit = parse.one_line(throughput.get("unit", "1/s")).removesuffix("/s")

@@ -36,7 +36,10 @@ def figure(
 
 
 def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> list[Metric]:
-    """Return a metric for each key that `found` has; `known` has arguments of `figure` by key."""
+    """Return a metric for each value in `found` whose key is in `known`.
+
+    `known` has, for each key, the metric's name, unit, scope and better direction.
+    """
     return [
         figure(name, found[key], *rest)  # type: ignore[arg-type]
         for key, (name, *rest) in known.items()
@@ -47,7 +50,7 @@ def figures(found: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]) -> l
 def settings(found: Mapping[str, Any], known: Settings) -> dict[str, Any]:
     """Return the scenario settings that a file states, by dotted key, without invalid values.
 
-    `found` has the file's values, and `known` has the key in the file and a parser of each setting.
+    `found` has the file's values. `known` has, for each setting, its key in the file and a parser.
     """
     read = {key: reader(found.get(their)) for key, (their, reader) in known.items()}
     return {key: value for key, value in read.items() if value is not None}

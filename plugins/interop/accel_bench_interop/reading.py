@@ -169,7 +169,7 @@ def _sources(folder: Path) -> Iterable[SourceFile]:
 
 
 def _repeats(source: SourceFile, named: Named) -> str:
-    """Return the reason to skip a file of a folder; empty to import it.
+    """Return why a file adds nothing to other files of its folder; empty if it must be imported.
 
     `named` is the format of the file. Raises PluginError if the format fails.
     """
@@ -243,7 +243,7 @@ def _results(
 
 
 def _added(row: ImportedRow, given: Given) -> Given:
-    """Return the user's settings that a row lacks. Raises ImportFileError if the row differs."""
+    """Return the user's settings that a row lacks; raise ImportFileError if it contradicts one."""
     for key, value in given.items():
         if key in row.settings and row.settings[key] != value:
             raise ImportFileError(
@@ -254,7 +254,7 @@ def _added(row: ImportedRow, given: Given) -> Given:
 
 
 def _beyond(source: SourceFile, added: Given) -> dict[str, JsonValue]:
-    """Return the further inputs of a file's rows: other files, and settings given by the user."""
+    """Return what a file's rows depend on beside the file: other files and the user's settings."""
     parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(added)}
     return {name: part for name, part in parts.items() if part}
 

@@ -1,6 +1,6 @@
-"""Exports of runs to CSV and Parquet: a row for each run, with the columns of all rows.
+"""Exports of runs to CSV and Parquet: a row for each run, and a column for each value of any run.
 
-Rows wait in a temporary file until all columns are known, so that few are in memory.
+Rows wait in a temporary file until all columns are known, so that memory holds only a few rows.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _waiting_rows(
 ) -> Iterator[tuple[dict[str, bool], Iterator[dict[str, Any]]]]:
     """Write all rows to a temporary file; yield the columns, and an iterator of the rows.
 
-    Columns are names with True if numeric. With `whole`, rows have the result. The file lies in
-    `folder`, or the system's folder for temporary files, during the block.
+    The columns are names, each with True if all its values are numbers. With `whole`, each row also
+    has the whole result. The file lies in `folder`, by default that of the system, for the block.
     """
     numbers: dict[str, bool] = {}
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -126,7 +126,7 @@ def _waiting_rows(
 
 
 def export_lines(results: Iterable[Result], folder: Path | None = None) -> Iterator[str]:
-    """Yield the lines of a CSV file; a temporary file of rows lies in `folder`."""
+    """Yield the lines of the results' CSV file; meanwhile a temporary file lies in `folder`."""
     with _waiting_rows(results, folder, False) as (numbers, rows):
         yield from csv_lines(keyed(numbers, ()).columns, rows)
 

@@ -40,7 +40,7 @@ class NativeScenario:
         return len(self.stacks) * points * moving
 
     def text(self) -> str:
-        """Return the text of the scenario's file; a sweep over one value becomes a setting."""
+        """Return the text of the scenario's file; a sweep over one value is a setting in it."""
         document: dict[str, Any] = {"name": self.name, **({"slow": True} if self.slow else {})}
         axes = {"sweep": self.sweep, "zip": self.zip}
         single = {k: v[0] for columns in axes.values() for k, v in columns.items() if len(v) == 1}
@@ -54,7 +54,7 @@ class NativeScenario:
 
 
 def stack_text(uses: list[Any], source: str) -> str:
-    """Return the text of a stack's file, with its plugins and the origin."""
+    """Return the text of a stack's file: its plugins, and a first line that names the source."""
     return _imported_text({"use": uses}, source)
 
 

@@ -45,12 +45,12 @@ def is_results(source: SourceFile) -> bool:
 
 
 def is_state(source: SourceFile) -> bool:
-    """Return whether a file has the Trainer's state."""
+    """Return whether a file has the form of the Trainer's `trainer_state.json`."""
     return source.json is not None and isinstance(source.json.get("log_history"), list)
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return a sentence if a file repeats another file of its folder; empty if it does not."""
+    """Return why a file is skipped: its content is in another, or it is a checkpoint's; else ""."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
     for file in fuller:
@@ -123,7 +123,7 @@ def _summary_of(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log(state: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """Return the logged steps and losses; each loss is a mean since the previous entry."""
+    """Return lists under `step` and `loss`; a loss is the mean since the previous log entry."""
     entries = [
         entry
         for entry in state.get("log_history", ())

@@ -1,4 +1,4 @@
-"""`accel-bench judge`: check that candidates' training steps do a reference's work, and faster."""
+"""`accel-bench judge`: check that training steps compute what a reference step does, and faster."""
 
 from __future__ import annotations
 

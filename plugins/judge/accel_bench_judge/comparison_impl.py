@@ -1,7 +1,8 @@
 """Comparison of a candidate's losses and weight updates with the reference's, in every step.
 
-The reference is computed twice in the judge's process, in its own dtype and in float64. Their
-distance is the rounding error of the dtype. A candidate may be a few times as far from float64.
+The reference is computed twice in the judge's process, in its own dtype and in float64. The
+distance of both results is the rounding error of the dtype. A candidate's distance from float64 may
+be a few times this error.
 """
 
 from __future__ import annotations
@@ -71,8 +72,7 @@ class Judgement:
 def compare(
     reference: ModuleType, initial: State, steps: Sequence[StepRecord], fewer_flops: bool = False
 ) -> Judgement:
-    """Return the comparison of each step with the reference's, up to the first update beyond its
-    limit.
+    """Return the comparison of all steps with the reference's, up to the first refused update.
 
     `initial` are the weights before the first step. `fewer_flops` allows fewer FLOPs than the
     reference's. Raises InvalidRunError if the reference cannot be computed in float64.
@@ -151,11 +151,11 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
-    """Return a reason for the first loss that is further from float64 than allowed, in a list that
-    is empty if there is none.
+    """Return a list with the reason for the first loss that differs too much, or an empty list.
 
-    Each item has the losses of the step, the reference, and the reference in float64. One rounding
-    error may be small by chance, so that the largest error of all steps counts.
+    Each item of `losses` has the losses of the step, the reference, and the reference in float64.
+    The limit follows from the reference's largest rounding error in all steps, since a single error
+    may be small by chance.
     """
     rounding = max(abs(own - gold) for _, own, gold in losses)
     for number, (loss, _, gold) in enumerate(losses):
@@ -167,12 +167,11 @@ def _other_losses(losses: Sequence[tuple[float, float, float]]) -> list[str]:
 def _compare_update(
     found: Judgement, number: int, errors: dict[str, float], changes: Sequence[State]
 ) -> None:
-    """Compare one step's changes of all weights together, and of each tensor, and record distance
-    and reasons in `found`.
+    """Compare one step's weight changes, together and by tensor, and record the result in `found`.
 
-    `changes` belong to the step, to the reference and to the reference in float64. `errors` holds
-    the largest rounding error of each tensor in the steps before, and is updated. Raises
-    InvalidRunError if the reference's own error is too large.
+    `number` is the step's index. `changes` are those of the step, of the reference, and of the
+    reference in float64. `errors` holds the largest rounding error of each tensor in earlier steps,
+    and is updated. Raises InvalidRunError if the reference's own error is too large.
     """
     step, own, gold = changes
     size = _norm(gold.values())
@@ -217,8 +216,8 @@ def flips(rounding: float, elements: int) -> float:
     """Return the relative distance of a tensor that flipped signs explain, in 1 - 1e-6 of cases.
 
     `rounding` is the reference's relative distance from float64, and `elements` the tensor's size.
-    A fraction f of flipped signs moves the tensor by 2 sqrt(f). The number of flips is Poisson
-    distributed, bounded by its mean plus 5.5 deviations plus 2.
+    A fraction f of elements with flipped signs moves the tensor by 2 sqrt(f). The number of flips
+    is Poisson distributed, and at most its mean plus 5.5 standard deviations plus 2.
     """
     if rounding <= FLIPPING or not elements:
         return 0.0

@@ -69,7 +69,7 @@ class JudgedStep(Comparison):
 
     @property
     def refused(self) -> bool:
-        """True if the step's runs failed, or did other work than the reference."""
+        """True if a run of the step failed, or if its training differs from the reference's."""
         return bool(self.failed_runs) or not self.status.completed
 
     @property

@@ -67,7 +67,7 @@ class Step(Plugin[StepOptions]):
     tasks = frozenset({"training-step"})
 
     def claims(self) -> frozenset[str]:
-        """Return the names of the hooks that only this plugin answers; data and model of the
+        """Return the names of the hooks that no other plugin may implement; data and model of the
         scenario are not used."""
         return frozenset({"load_data", "load_model", "build_optimizer", "build_batches"})
 

@@ -30,7 +30,7 @@ class StepEngine:
         self._batch = [next(iter(run.batches))]
 
     def run(self, stopwatch: Stopwatch) -> None:
-        """Share a batch, time one step, and record its answer, until the stopwatch ends.
+        """For each step until the stopwatch stops: share a batch, time the step, record its answer.
 
         Before that, one untimed step counts the FLOPs.
         """

@@ -15,8 +15,7 @@ NAME = "judgements"
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[dict[str, Any]] | None:
-    """Return the joint judgement of each stack's runs in a list, or None if no run has judged a
-    step.
+    """Return a list with the joint judgement of each stack's runs, or None if no run judged a step.
 
     `rows` are the runs of the experiments of a session.
     """
@@ -35,8 +34,7 @@ def _judgement(run: Result) -> Mapping[str, Any]:
 
 
 def _of_all(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the joint judgement of several runs, given each run's: the weakest update, and the
-    largest distance."""
+    """Return the joint judgement of runs: the least exact update, and the largest distance."""
     furthest = max(runs, key=lambda run: run["distance"])
     updates = {run["training"] for run in runs}
     return {

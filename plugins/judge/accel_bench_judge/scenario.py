@@ -18,7 +18,7 @@ WARMUP = 3
 
 
 def stack_names(candidates: Sequence[Path]) -> list[str]:
-    """Return a stack name for each file: its name, with as many folders as make it unique.
+    """Return a stack name for each file: the file's name after as many folders as make it unique.
 
     Raises ScenarioError if a file is given twice.
     """
@@ -31,7 +31,7 @@ def stack_names(candidates: Sequence[Path]) -> list[str]:
 
 
 def name_of(path: Path, parts: int) -> str:
-    """Return the last `parts` parts of a path, without suffix, as a valid name of a stack."""
+    """Return the last `parts` names in a path, without suffix, as a valid name of a stack."""
     text = re.sub(r"[^A-Za-z0-9._+-]", "-", "-".join(path.with_suffix("").parts[-parts:]))
     return re.sub(r"^[^A-Za-z0-9]+", "", text[-64:]) or "step"
 

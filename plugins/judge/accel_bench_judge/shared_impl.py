@@ -39,8 +39,8 @@ def lay_out(named: Iterable[tuple[str, torch.Tensor]], start: int) -> tuple[list
 
 
 def attach(memory: mmap.mmap, layouts: Iterable[Sequence[Any]]) -> dict[str, torch.Tensor]:
-    """Return tensors by name that use `memory` as their storage. `layouts` are `TensorLayout`s as
-    sequences."""
+    """Return tensors by name that use `memory` as their storage. Each item of `layouts` has the
+    fields of a `TensorLayout`."""
     tensors = {}
     for layout in (TensorLayout(*fields) for fields in layouts):
         dtype = getattr(torch, layout.dtype)

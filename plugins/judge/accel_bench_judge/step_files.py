@@ -20,8 +20,8 @@ CANDIDATE = ("step",)
 def load_steps(path: str, functions: tuple[str, ...], shared: bool = False) -> ModuleType:
     """Import a file by its path, and return its module.
 
-    With `shared`, files that are loaded later can import it by name. Raises ScenarioError if one of
-    `functions` is missing.
+    If `shared`, files that are loaded later can import the module by name. Raises ScenarioError if
+    one of `functions` is missing.
     """
     specification = importlib.util.spec_from_file_location(Path(path).stem, path)
     if specification is None or specification.loader is None:

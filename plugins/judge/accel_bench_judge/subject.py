@@ -42,7 +42,8 @@ def start_program(
 ) -> int:
     """Start the step's program in a fresh interpreter, and return its process id.
 
-    `settings` are its JSON argument, and `descriptors` the file descriptors that it inherits.
+    `settings` are the program's JSON argument, and `descriptors` the file descriptors that the
+    program inherits.
     """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     command = [sys.executable, "-m", "accel_bench_judge.subject_impl", json.dumps(settings)]
@@ -86,7 +87,7 @@ class Subject:
     def wait(self) -> bytes:
         """Return the process's next answer in its binary format.
 
-        Raises InvalidRunError if it ends, raises an error, or does not answer in time.
+        Raises InvalidRunError if the process ends, reports an error, or does not answer in time.
         """
         limit = STEP_SECONDS if self.alone else WARMUP_SECONDS
         if not select.select([self._channel], [], [], limit)[0]:
@@ -185,11 +186,10 @@ class Subject:
 
 
 def environment_of(folders: Sequence[str]) -> dict[str, str]:
-    """Return the environment variables of a step's process. `folders` are its scratch and its cache
-    folder.
+    """Return the environment variables of a step's process.
 
-    Variables that look like secrets are left out. GPUs are hidden, since they would compute between
-    steps while the process is stopped.
+    `folders` are the step's scratch folder and cache folder. Variables that look like secrets are
+    left out. GPUs are hidden, since they would compute between steps while the process is stopped.
     """
     scratch, cache = folders
     return {
@@ -203,8 +203,7 @@ def environment_of(folders: Sequence[str]) -> dict[str, str]:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; an empty list if the process is
-    gone."""
+    """Return the fields of /proc/PID/stat from the third (state) on; empty for no process."""
     try:
         return Path("/proc", str(pid), "stat").read_text().rpartition(") ")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
 """Seccomp filter that forbids system calls to a candidate's process; Linux on x86-64 and ARM64.
 
 Sockets reach other machines and services. A process that changes the scheduling of accel-bench
-slows down all later runs, the reference's too. Landlock cannot forbid either.
+slows down all later runs, the reference's too. Landlock forbids neither sockets nor scheduling.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ MACHINES = {
 
 
 def refuse_calls() -> bool:
-    """Install the filter of system calls for this thread and all that it starts; return whether
-    this succeeded.
+    """Install the filter of system calls for this thread; return whether this succeeded.
 
+    All threads and processes that this thread starts later inherit the filter.
     `prctl(PR_SET_NO_NEW_PRIVS)` must be called before.
     """
     machine = MACHINES.get(platform.machine())
@@ -90,8 +90,8 @@ def refuse_calls() -> bool:
 
 
 def filter_of(machine: Machine, protected: Iterable[int]) -> bytes:
-    """Return the BPF program of a filter that protects the processes with the ids `protected`, 8
-    bytes an instruction."""
+    """Return the BPF program of a filter that protects the processes with the ids `protected`, at 8
+    bytes per instruction."""
     processes = sorted({target & 0xFFFFFFFF for pid in protected for target in (pid, -pid)})
     lines: list[Instruction] = [
         (LOAD, 0, 0, ARCHITECTURE), (EQUALS, 1, 0, machine.audit), (RETURN, 0, 0, ABSENT),

@@ -33,7 +33,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Trial:
-    """Process that takes a judged step's steps, with the record of its answers."""
+    """Process that runs a judged training step again and again, and the record of its answers."""
 
     def __init__(  # noqa: PLR0913 - two files, a cache, and how the process is started
         self,
@@ -152,8 +152,8 @@ class Trial:
         return compared
 
     def _unknown_batch(self) -> dict[str, Any]:
-        """Return the first batch. Raises InvalidRunError if the reference's `make_batch` is
-        predictable or random beyond its generator."""
+        """Return the first batch. Raises InvalidRunError if the reference's `make_batch` ignores
+        its generator or uses other random numbers."""
         seed, other = _secret(), _secret()
         first, again, another = (self._draw(number) for number in (seed, seed, other))
         if not _equal(first, again) or _equal(first, another):
@@ -165,8 +165,8 @@ class Trial:
     def _draw(self, seed: int | None = None) -> dict[str, Any]:
         """Return the next batch, a mapping of names to tensors, whose shapes never change.
 
-        Each batch has its own seed, since a generator's state follows from its earlier output;
-        `seed` is one to draw again. Raises InvalidRunError if the shapes change.
+        Each batch has a new seed, since a generator's state follows from its earlier output. A
+        given `seed` is used instead. Raises InvalidRunError if the shapes change.
         """
         seed = _secret() if seed is None else seed
         self.generator.manual_seed(seed)
@@ -184,8 +184,7 @@ def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 
 def _computing(before: Usage, after: Usage) -> list[str]:
-    """Return a list with a reason if other processes of the step have computed between two usages,
-    else an empty list."""
+    """Return a list with a reason if other processes computed between two readings, or []."""
     faults, seconds = (new - old for old, new in zip(before, after, strict=True))
     if faults <= 0 and seconds <= BUSY_SECONDS:
         return []

@@ -24,7 +24,7 @@ from accel_bench_metrics.checkpoint import CheckpointOptions
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks, and yield its metrics, null with a reason if it fails."""
+    """Write the checkpoint on all ranks, and yield its metrics; if it fails, null with a reason."""
     folder = Path(run.folder) / "checkpoint"
     problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()
@@ -114,7 +114,7 @@ def _state(run: Run, options: CheckpointOptions, full: bool) -> dict[str, Any]:
 
 
 def _first_problem(mine: str) -> str:
-    """Return the first nonempty problem of all ranks, given this rank's problem."""
+    """Return the first nonempty problem of all ranks; `mine` is this rank's problem."""
     if not distributed.is_initialized():
         return mine
     problems: list[Any] = [None] * distributed.get_world_size()

@@ -1,4 +1,4 @@
-"""The metrics plugin `matmul-roofline`: seconds of the model's matmuls without other work."""
+"""The metrics plugin `matmul-roofline`: seconds that the model's matmuls take by themselves."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class MatmulRoofline(Plugin[Options]):
 
 
 def _matmul_seconds(run: Run, window: Window) -> float | None:
-    """Return the seconds of one optimizer step's matmuls on the device, back to back.
+    """Return the device seconds of one optimizer step's matmuls, computed back to back.
 
-    They are the matmuls of the forward, and of the backward for required gradients, without
-    recomputation. Returns None if they are unknown, or if the device lacks memory for them.
+    Counted are the matmuls of the forward, and those of the backward for required gradients,
+    without recomputation. Returns None if the matmuls are unknown, or if the device lacks memory
+    for them.
     """
     import torch
 

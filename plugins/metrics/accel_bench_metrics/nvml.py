@@ -110,7 +110,7 @@ class Watcher:
             return DeviceRank(rank, window, error)
 
     def _track(self, rank: int, used: Device | None) -> Track:
-        """Return the readings of the device of `rank`. Raises NoFigureError if it was not sampled.
+        """Return the readings of the device of `rank`. Raises NoFigureError without readings.
 
         `used` is the device that the rank reports; None if it reports none.
         """

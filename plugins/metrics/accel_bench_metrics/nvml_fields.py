@@ -30,7 +30,7 @@ _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 @dataclass(frozen=True)
 class NVMLField:
-    """Rule how to read a field of a device through NVML."""
+    """Rule for reading a field of a device through NVML."""
 
     question: str
     """Suffix of NVML's function: `nvmlDevice<question>`."""
@@ -125,9 +125,9 @@ FIELDS: dict[str, NVMLField] = {
 
 
 def field_of(name: str) -> NVMLField:
-    """Return the field of a name.
+    """Return the rule for reading the field `name`.
 
-    Raises ValueError for an unknown name, with the name that is meant.
+    Raises ValueError for an unknown name; the error suggests a similar name.
     """
     if name in FIELDS:
         return FIELDS[name]

@@ -105,7 +105,8 @@ def metrics_of(rank: DeviceRank, memory: Sequence[str]) -> Iterable[Metric]:
 def field_metrics(rank: DeviceRank, fields: Iterable[str]) -> Iterable[Metric]:
     """Yield a metric for each sampled field: a number for the window, and the time series.
 
-    `fields` are names. Unreadable fields are null and do not degrade the run.
+    `fields` are names of fields. The metric of an unreadable field is null, and does not degrade
+    the run.
     """
     for name in fields:
         track = rank.track if isinstance(rank.track, Track) else None
@@ -172,7 +173,7 @@ def _between(times: Sequence[float], values: Sequence[float], at: float) -> floa
 
 
 def _peak(rank: DeviceRank, way: str, in_window: bool) -> tuple[int, str]:
-    """Return the peak memory in bytes, and an empty text.
+    """Return the peak memory in bytes, and an empty text for no problem.
 
     `way` is `process`, or `device` for all memory of the device above its use before the run. The
     peak is over the window if `in_window`, else over the run. Raises NoFigureError without

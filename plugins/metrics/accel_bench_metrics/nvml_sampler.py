@@ -51,7 +51,7 @@ class Readings:
     def within(self, started: float, ended: float) -> Sequence[int]:
         """Return the values that were in effect from `started` to `ended`.
 
-        In a series of changes they include the last value before `started`.
+        The last value before `started` is included, since it was still in effect.
         """
         first = max(0, bisect_right(self.times, started) - 1)
         return self.values[first : bisect_right(self.times, ended)]
@@ -69,9 +69,9 @@ class Readings:
         return sum(map(mul, values, lengths)) / (ended - started)
 
     def stored(self) -> TimeSeries | None:
-        """Return the series for storage, with the last reading even if it is no change.
+        """Return the series for storage, or None without readings.
 
-        Returns None if it has no reading.
+        The last reading is included even if its value equals the one before.
         """
         if not self.times:
             return None
@@ -176,8 +176,8 @@ class Track:
 class Family:
     """Assignment of processes to ranks: each rank's process and the processes that it started.
 
-    `pids` are the processes of the ranks by rank, None if unknown. `run_id` marks the run's
-    processes.
+    `pids` are the process ids by rank, None if unknown. `run_id` is in the environment of all
+    processes of the run.
     """
 
     def __init__(self, pids: Mapping[int, int | None], run_id: str) -> None:

@@ -327,8 +327,8 @@ def _distances(
 ) -> dict[str, float]:
     """Return the relative distance of each expected tensor by name.
 
-    If the expected tensor is zero but for rounding, the error is divided by `least` times the largest
-    expected value. Raises _Mismatch for a missing tensor, or another shape or kind of dtype.
+    If the expected tensor is zero but for rounding, its error is divided by `least` times the
+    largest expected value. Raises _Mismatch for a missing tensor, another shape or kind of dtype.
     """
     if missing := [name for name in expected if name not in found]:
         raise _Mismatch(f"there is no {missing[0]}, which eager computes")

@@ -29,8 +29,8 @@ MEASURED, PROFILED = "measured", "profiled"
 def refuse_unprofiled(plan: Plan, machine: Machine, marks: bool) -> None:
     """Raise ScenarioError for a plan that cannot be profiled.
 
-    Reasons are an engine that does not train with torch, a missing torch, and `marks` for Nsight on
-    another device than CUDA.
+    The reasons are an engine that does not train with torch, a missing torch, and marks for Nsight
+    (`marks`) without a CUDA device.
     """
     for planned in plan.runnable:
         stack = planned.experiment.stack.name
@@ -93,7 +93,7 @@ def _of_run(root: Path, run: Result) -> StackProfile:
 
 
 def _write_events(folder: Path, run: Result, profiles: Sequence[RankProfile]) -> str:
-    """Write scalars of each rank's steps beside its profile; return the folder, or an error.
+    """Write scalars of each rank's steps beside its profile; return the folder or an error text.
 
     Measured and profiled steps are two runs of TensorBoard: as one series they would have a jump
     unrelated to the training.
@@ -129,9 +129,10 @@ ELEMENTS_PER_SECOND, MEMORY = "Elements per Second", "Memory"
 
 
 def write_scalars(folder: Path, rows: Iterable[tuple[int, Mapping[str, float]]]) -> None:
-    """Write the scalars of steps, by tag, as an event file in a folder.
+    """Write the scalars of steps as a TensorBoard event file in a folder.
 
-    Raises AccelBenchError if tensorboard is not installed.
+    `rows` are pairs of a step's number and its scalars by tag. Raises AccelBenchError if
+    tensorboard is not installed.
     """
     with needing_tensorboard():
         from tensorboard.compat.proto.event_pb2 import Event

@@ -24,7 +24,7 @@ from accel_bench_profile.ledger.difference import settings_notes
 
 
 class Side(NamedTuple):
-    """A profiled stack among the results of one session."""
+    """One of two compared stacks, among the results of the session that profiled it."""
 
     results: Sequence[Result]
     stack: str
@@ -115,9 +115,10 @@ def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
 def _profiled_runs(
     root: Path, row: ExperimentRuns, tokens: float, apart: bool
 ) -> dict[RoundKey, ProfiledRun]:
-    """Return the profiled runs by session and round, or by round if the sessions are `apart`.
+    """Return a stack's profiled runs at one sweep point, by session and round.
 
-    `tokens` is the number of tokens to which the seconds of a run refer.
+    If `apart` is true, the key has no session, since each stack has its own. `tokens` is the number
+    of tokens to which the seconds of a run refer.
     """
     runs = {}
     for key, speed in row.speeds.items():
@@ -153,7 +154,7 @@ def _profiles(root: Path, run: Result) -> list[RankProfile]:
 
 
 def _step_tokens(row: ExperimentRuns) -> float:
-    """Return the real tokens of a step on all ranks, averaged over runs."""
+    """Return the number of tokens without padding in a step on all ranks, averaged over runs."""
     steps = sum(len(speed.step_seconds) for speed in row.speeds.values())
     return sum(speed.real_tokens for speed in row.speeds.values()) / steps
 

@@ -33,7 +33,7 @@ MOST_MODULES = 10
 def waterfall_view(report: WaterfallReport, top: int = MOST_MODULES) -> Report:
     """Return the report: for each waterfall a conclusion, bars by kind, and bars by module.
 
-    A module without a sure change has a bar of its own only if it is among the `top` largest
+    A module whose change may be noise has a bar of its own only if it is among the `top` largest
     changes.
     """
     rows = [line for waterfall in report.waterfalls for line in _lines(waterfall)]
@@ -107,7 +107,7 @@ def _columns(one: ProfileWaterfall, title: str, most: float) -> list[Column]:
 def _module_rows(one: ProfileWaterfall, top: int) -> Iterator[tuple[str, TimeChange]]:
     """Yield name and change of each module's bar; small changes share one row.
 
-    A module without a sure change has a row of its own only if it is among the `top` largest
+    A module whose change may be noise has a row of its own only if it is among the `top` largest
     changes.
     """
     named = {*one.gained, *one.lost}

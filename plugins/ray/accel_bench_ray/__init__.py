@@ -87,10 +87,10 @@ class Ray(AgentLauncher[RayOptions]):
         return groups
 
     def request(self, scenarios: Sequence[Scenario], ports: Sequence[int]) -> Request:
-        """Return the reservation of a session for these scenarios; `ports` are the parent's.
+        """Return the reservation of a session for these scenarios; `ports` are the parent's ports.
 
-        Raises ScenarioError if one group of nodes cannot serve them, or the address is a remote
-        client's.
+        Raises ScenarioError if one group of nodes cannot serve them, or if the address is that of a
+        remote client of Ray.
         """
         nodes, devices = largest(scenarios)
         options = self.options
@@ -198,7 +198,7 @@ class RayAgents(StartedAgents):
         return True
 
     def launch(self, job: Job) -> list[RankProcess]:
-        """Start the ranks of a job once all actors are connected. Raises OSError if they are not.
+        """Start the ranks of a job once all actors are connected. Raises OSError if one is missing.
 
         A group is not awaited again after a timeout. Raises KeyboardInterrupt at the session's end.
         """

@@ -84,7 +84,7 @@ def bundle_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> dict[st
     """Return the resources to reserve on a node: Ray's resource names with numbers.
 
     `nodes` are the resources of the cluster's nodes. Raises AccelBenchError if it is ambiguous
-    whether to use GPUs, or which model.
+    whether to use GPUs, or GPUs of which model.
     """
     if request.device == "auto" and any(node.get("GPU") for node in nodes):
         raise AccelBenchError(
@@ -130,7 +130,7 @@ def bundles_of(request: Request, nodes: Sequence[Mapping[str, float]]) -> list[d
     """Return the resources to reserve on each node of a group, first on the node of rank 0.
 
     `nodes` are the resources of the cluster's nodes. Raises AccelBenchError if it is ambiguous
-    whether to use GPUs, or which model.
+    whether to use GPUs, or GPUs of which model.
     """
     first, others = ({MEMORY: gib * 2.0**30} if gib else {} for gib in request.memory_gib)
     return [
@@ -305,8 +305,8 @@ class Hosts:
     def _result(self, served: Any) -> str:
         """Return an ended actor's error, or why it died; an empty text if the session has ended.
 
-        `served` is Ray's reference to the actor's result. Raises AccelBenchError if it cannot
-        start.
+        `served` is Ray's reference to the actor's result. Raises AccelBenchError if the actor
+        cannot start.
         """
         import ray
 

@@ -22,7 +22,7 @@ CONNECT_SECONDS = 60.0
 
 
 class Host:
-    """Ray actor of one node in a session, which runs its agent."""
+    """Ray actor on one node of a session, which runs the node's agent."""
 
     def serve(
         self,
@@ -36,7 +36,7 @@ class Host:
 
         `parent` is the parent's host and port, `secret` identifies the session, `ranks` describes
         the ranks to start, and `variables` are added to the environment. `folder` is the name of
-        its temporary folder, which an earlier actor may have left.
+        the agent's temporary folder, which an earlier actor may have left.
         """
         # Ray starts its workers with a lower priority, and only root may raise it again.
         with contextlib.suppress(PermissionError):

@@ -1,4 +1,4 @@
-"""Selection of the runs of a report: the newest commands in full, others by columns only."""
+"""Selection of a report's runs: those of the newest commands have samples, others only columns."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ REPETITIONS = "accel_bench.repetitions"
 
 
 class Repetitions(Protocol):
-    """Reproductions of a command's sessions by other people, found by an entry point."""
+    """Interface of an entry point's object: other people's reproductions of a command's
+    sessions."""
 
     def badges(
         self, results: Sequence[Result], baseline: str
@@ -97,12 +98,12 @@ class CommandRuns(NamedTuple):
 def select_commands(
     store: Store, words: Sequence[str] = (), where: str | None = None
 ) -> tuple[list[CommandRuns], list[RunLine], list[str]]:
-    """Return commands with all their runs, a line for each selected run, and notes.
+    """Return the newest commands with their selected runs, a line for each selected run, and notes.
 
     A word is the name of a scenario, which selects its newest command, or a prefix of the id of a
     session, experiment or run, which selects all commands that contain it. `where` is a condition
-    on runs. Without either, the newest command is selected. Raises StoreError if a word is unknown,
-    or if no run is selected.
+    on runs. Without words and condition the newest command is selected. Raises StoreError if a word
+    is unknown, or if no run is selected.
     """
     conditions = [condition_of(store, where)] if where is not None else []
     if words or where is None:
@@ -166,9 +167,9 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
 
 
 def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
-    """Return the newest commands, newest first, whose runs are read with their samples.
+    """Return the commands whose runs are read with their samples, the newest first.
 
-    `MOST_COMMANDS`, `MOST_RUNS` and, for the newest, `MOST_OF_ONE` limit them.
+    At most `MOST_COMMANDS` have at most `MOST_RUNS` runs; the first alone may have `MOST_OF_ONE`.
     """
     runs: dict[CommandKey, int] = {}
     for line in reversed(lines):
@@ -195,7 +196,7 @@ def _command(
 
 
 def _with_repetitions(store: Store, commands: list[CommandRuns]) -> list[CommandRuns]:
-    """Return the commands with their reproductions, which the first entry point finds."""
+    """Return the commands with other people's reproductions, if an entry point can find them."""
     entry = next(iter(find_entries(REPETITIONS, "repetition").values()), None)
     if entry is None:
         return commands

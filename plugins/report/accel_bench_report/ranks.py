@@ -184,7 +184,7 @@ def _late(runs: Sequence[Result]) -> dict[int, float]:
 def late_ranks(observed: Mapping[int, Communication]) -> dict[int, float]:
     """Return for each late rank the fraction of a step that others wait for it.
 
-    The last rank waits least; its delay is the further time that the other ranks wait.
+    A late rank itself waits little: its delay is the median wait of the others less its own wait.
     """
     longest = max((seen.step_seconds for seen in observed.values()), default=0.0)
     if len(observed) < 2 or not longest:

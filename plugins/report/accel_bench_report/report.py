@@ -140,8 +140,8 @@ def _anonymous(
 ) -> tuple[list[CommandRuns], list[str]]:
     """Return commands and texts without names of people, hosts and folders, as in a bundle.
 
-    Both are anonymized together, so that equal names get equal replacements. Raises BundleError for
-    a name that a run needs, and PluginError if no anonymizer is installed.
+    Both are anonymized together, so that equal names get equal replacements. Raises BundleError if
+    a run cannot be read without a name, and PluginError if no anonymizer is installed.
     """
     from accel_bench.errors import PluginError
     from accel_bench.plugins.doors import find_entries

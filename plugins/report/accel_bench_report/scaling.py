@@ -113,7 +113,7 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
     """Return the request for a plan with all numbers of devices.
 
     Raises ScenarioError if neither options nor scenario name numbers of devices, or if `--strong`
-    meets a swept batch.
+    is given and the scenario sweeps a batch size.
     """
     request = plan_request(
         options,
@@ -144,7 +144,7 @@ def scaling_request(draft: Draft, machine: Machine, options: ScalingOptions) -> 
 
 @restored_environment()
 def _with_groups_of_plugins(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
-    """Return the points with the data-parallel groups that their activated plugins determine."""
+    """Return the sweep points with the numbers of data-parallel groups that their plugins state."""
     work = partial(_activated, file, points)
     try_apart((use for point in points for use in point.uses), work)
     return work()
@@ -155,7 +155,7 @@ def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
-    """Return the batch sizes of the scenario file at its own number of devices, by last key."""
+    """Return the file's batch sizes at its own number of devices, by key without `train.`."""
     (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
     return {key: getattr(point.scenario.train, key) for key in KEYS}
 
@@ -165,8 +165,8 @@ def _strong(
 ) -> list[tuple[str, Any]]:
     """Return overrides that keep the file's global batch at every number of devices.
 
-    The micro batch is divided by the number of data-parallel groups or, if that leaves a
-    remainder, the accumulation.
+    With more data-parallel groups the micro-batch is smaller. If its size would not stay whole,
+    fewer micro-batches are accumulated instead.
     """
     kept = _batch(file, machine)
     unset = [(f"train.{key}", None) for key in KEYS if file.is_set(f"train.{key}")]
@@ -182,9 +182,10 @@ def _strong(
 
 
 def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
-    """Return overrides, pairs of a dotted key and a value, that set two of the batch sizes.
+    """Return overrides, pairs of a dotted key and a value, that set two of the three batch sizes.
 
-    `kept` are the sizes by their last key. The third, `left_out`, is unset if the file sets it.
+    `kept` has the sizes by key without `train.`. The third, `left_out`, is unset if the file has
+    it.
     """
     taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
     return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

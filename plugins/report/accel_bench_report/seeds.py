@@ -135,8 +135,8 @@ def judge_differences(differences: Sequence[float], tolerance: float) -> Trainin
 def detectable_difference(differences: Sequence[float], tolerance: float) -> float | None:
     """Return the smallest relative difference of the loss that is detected in 80 % of cases.
 
-    `differences` are the measured ones by seed. `tolerance`, the allowed difference, is included.
-    None with one seed.
+    `differences` are the measured ones, one for each seed. The result includes the allowed
+    difference, `tolerance`. It is None with one seed.
     """
     if len(differences) < 2:
         return None
@@ -188,8 +188,8 @@ def _compare(
 def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
     """Return the verdict on relative differences of the loss.
 
-    `allowed` holds the tolerance. `different by design` is a difference within a tolerance that
-    plugins declare beyond the usual.
+    `allowed` holds the tolerance. The verdict is `different by design` if the loss is within it
+    only because plugins declare more than the usual tolerance, or if they declare other training.
     """
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"

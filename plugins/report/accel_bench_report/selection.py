@@ -1,4 +1,4 @@
-"""Options that select stored experiments or runs, and their reading from the store."""
+"""Command-line options that select stored experiments or runs, and read them from the store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ExperimentOptions:
     results: ResultsOption = DEFAULT_RESULTS
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return SQL conditions on the selected runs; an empty list for all runs.
+        """Return the SQL conditions that select the runs; an empty list selects all runs.
 
         Raises StoreError for an unknown id.
         """
@@ -61,7 +61,7 @@ class SelectionOptions(ExperimentOptions):
     where: Where = None
 
     def conditions(self, store: Store) -> list[ColumnElement[bool]]:
-        """Return SQL conditions on the selected runs; an empty list for all runs.
+        """Return the SQL conditions that select the runs; an empty list selects all runs.
 
         Raises StoreError for an unknown id or an invalid condition.
         """

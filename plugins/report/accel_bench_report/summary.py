@@ -88,7 +88,7 @@ def groups_by_key_report(document: GroupedSummary, counted: Iterable[str] = (TOK
 
 
 def _ambiguous(document: GroupedSummary) -> Iterator[str]:
-    """Yield notes on experiments left out of pairs because several partners match."""
+    """Yield notes on experiments that are in no pair because several experiments would match."""
     for keyed in document.by:
         for group in keyed.groups:
             if group.ambiguous:

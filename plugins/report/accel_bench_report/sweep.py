@@ -60,7 +60,7 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> Sweep | None:
 
 
 def compared(summary: Summary, found: Sweep) -> str:
-    """Return `sweep points` if any point has a ratio to the reference point, else an empty text.
+    """Return the name of what is compared: `sweep points`, or empty if no point has a ratio.
 
     `found` is the section's document.
     """
@@ -89,7 +89,7 @@ def point_tables(rows: Sequence[PointFigure]) -> list[Table]:
 
 
 def point_figures(made: Pivot) -> list[Table]:
-    """Return the tables of rates that the table of sweep points lacks, such as MFU."""
+    """Return the tables of the rates in `made`, such as MFU, at all sweep points."""
     figures = tuple(value for value in made.values if value.name in RATES)
     return pivot_tables(made.model_copy(update={"values": figures}), "figures of the sweep points")
 
@@ -115,10 +115,8 @@ OF_POINT = "reference world_size paired rounds verdict_reason ratio ratio_per_de
 
 
 def _point_of(line: Line) -> PointFigure | None:
-    """Return the comparison of a CSV row's stack and sweep point with the reference point.
-
-    None if it was not compared.
-    """
+    """Return the comparison of a CSV row's sweep point with the reference point, or None without
+    one."""
     section = line.summary.sections.get(NAME)
     own = line.row.stack, line.row.sweep
     points = section.points if isinstance(section, Sweep) else ()

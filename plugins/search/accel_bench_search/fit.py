@@ -109,7 +109,7 @@ MICRO_BATCH, TOTAL = "train.micro_batch_size", "train.global_batch_size"
 
 @dataclass(frozen=True)
 class FitSearch:
-    """Search over one key of one stack."""
+    """Search for the largest value of one key with which one stack fits in memory."""
 
     options: FitOptions
     runner: TrialRunner
@@ -120,7 +120,7 @@ class FitSearch:
     range: SearchRange
 
     def search(self) -> FitReport:
-        """Return the report, after trying values until the largest fitting one is known.
+        """Try values until the largest fitting one is known, and return the report on them.
 
         Each finished run is stored.
         """
@@ -197,17 +197,17 @@ def start_of(scenario: Scenario, key: str) -> int:
 
 
 def first_swept(draft: Draft, key: str) -> dict[str, Any]:
-    """Return the first value of a scenario's sweep over a key, by key; empty if it is not swept."""
+    """Return `{key: value}` with the first value of the scenario's sweep over a key; else {}."""
     axes = (draft.data.get(axis) or {} for axis in AXES)
     swept = next((axis[key] for axis in axes if isinstance(axis, dict) and key in axis), None)
     return {key: swept[0]} if isinstance(swept, list) and swept else {}
 
 
 def freed(draft: Draft, key: str, scenario: Scenario) -> Iterator[tuple[str, Any]]:
-    """Yield pairs of a dotted key and a value, with which `key` may have every value.
+    """Yield changes of other settings, as (dotted key, value), that let `key` have any value.
 
-    A given global batch size would limit micro-batches: it is unset (None), and the number of
-    micro-batches is fixed as in `scenario`. Nothing is yielded for other keys.
+    A stated global batch size limits the micro-batch size. It is therefore unset (None), and the
+    gradient accumulation is fixed as in `scenario`. For other keys nothing is yielded.
     """
     if key == MICRO_BATCH and draft.get(TOTAL) is not None:
         yield TOTAL, None
@@ -219,7 +219,7 @@ FITS = finding_words("fits", "does not fit", untested="failed")
 
 
 def fit_view(report: FitReport) -> Report:
-    """Return a report with the answer and a row for each value, the smallest first."""
+    """Return a printable report with the answer and a row for each value, the smallest first."""
     rows = sorted(report.points, key=lambda point: point.value)
     section = Section(
         title=report.scenario,

@@ -57,7 +57,7 @@ class FitPoint(Frozen):
 
 
 class SearchRange(Frozen):
-    """Range of a search."""
+    """First value, largest value and precision of a search."""
 
     start: int
     """The first value to try."""
@@ -140,9 +140,9 @@ def fit_point(value: int, results: Sequence[Result], stored: bool = False) -> Fi
 
 
 def _why(run: Result, completed: int, runs: int) -> str:
-    """Return the reason why a run did not complete, after the number of rounds that did.
+    """Return a run's reasons for not completing, after a note on how many rounds did complete.
 
-    `completed` is the number of completed runs, and `runs` the number of all.
+    `completed` is the number of the value's completed runs, and `runs` the number of all its runs.
     """
     beside = f"it fits in {completed} of {count(runs, 'round')}: " if completed else ""
     return beside + "; ".join(run.reasons)
@@ -194,7 +194,7 @@ def _largest(points: Sequence[FitPoint]) -> FitPoint | None:
 
 
 def _refused(points: Sequence[FitPoint]) -> FitPoint | None:
-    """Return the smallest value that does not fit, above the largest that fits."""
+    """Return the smallest non-fitting value above the largest fitting value, or None."""
     low = _largest(points)
     above = (
         point
@@ -229,9 +229,9 @@ def _figures(point: FitPoint) -> str:
 
 
 def _speed(point: FitPoint) -> list[str]:
-    """Return a text on a value's speed or, for requests at a rate, its latency, in a list.
+    """Return a list with a text on a value's speed or, for requests at a rate, on its latency.
 
-    The list is empty if it was not measured.
+    The list is empty if that was not measured.
     """
     if point.offered_rate is not None:
         latency = point.request_seconds

@@ -2,10 +2,10 @@
 
 Results are judged after 5, 10, 20, ... rounds; each such interim analysis is called a look. A stack
 is dropped if another stack with equivalent training is significantly faster, and estimated to be
-faster by more than the practical floor. The test is the gate's, at the level of the look divided by
-the number of rivals. So the best stack of a sweep point is dropped in at most 0.5 % of races, over
-all looks and rivals together (alpha spending with Bonferroni's inequality, as in
-`statistics.sequential`).
+faster by more than the practical floor. It is the statistical test of the gate, but its error rate
+is the look's, divided by the number of rivals. So the best stack of a sweep point is dropped in at
+most 0.5 % of races, over all looks and rivals together (alpha spending with Bonferroni's
+inequality, as in `statistics.sequential`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Times = Mapping[RoundKey, float]
 """Compared cost of a stack by run, lower is better, such as seconds per token."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
-"""Function that tells if a stack's training in these rounds allows it to drop others."""
+"""Function that tells whether other stacks may be dropped because of a stack in these rounds."""
 
 
 def run_race(
@@ -42,7 +42,7 @@ def run_race(
 
     `times` are the compared costs by stack, and `rounds` is the number of planned rounds. Each look
     uses the same rounds of all stacks, once all have completed them. Stacks in `failed` leave the
-    race at the first look for which they lack rounds. Their earlier drops remain.
+    race at the first look for which they lack rounds; stacks that they beat before stay dropped.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
@@ -69,7 +69,7 @@ def _drop(
 ) -> RaceDrop | None:
     """Return the drop of the stack `name` if it is significantly slower than a rival, else None.
 
-    `look` is the number of the look, and `compared` the number of rivals that share its level.
+    `look` is the number of the look, and `compared` the number of rivals that share its error rate.
     """
     policy = Policy(points=compared, looks=look)
     results = {rival: compare(times[rival], times[name], policy) for rival in rivals}
@@ -90,9 +90,10 @@ def _complete(times: Sequence[Times]) -> list[RoundKey]:
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks of a sweep point to drop, by its runs so far.
+    """Return the stacks to drop at a sweep point, judged by its runs so far.
 
-    `rounds` is the number of planned rounds. The list is empty if there is no baseline.
+    `rows` has each stack's runs, and `rounds` is the number of planned rounds. The list is empty if
+    there is no baseline, or if the stacks differ in request rate.
     """
     by_name = {row.planned.experiment.stack.name: row for row in rows}
     if baseline not in by_name or len({row.rate for row in rows}) > 1:
@@ -137,9 +138,9 @@ def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
 
 
 def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
-    """Return the valid, locally measured runs of a stack with their compared costs, by round.
+    """Return a stack's valid, locally measured runs by round, each with its cost to compare.
 
-    The dictionary is empty if the compared quantity cannot be compared.
+    The dictionary is empty if the costs cannot be compared.
     """
     kept = {
         key: run
@@ -154,7 +155,7 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
-    """Return whether the stack's last run in these sessions ended so that no other run follows."""
+    """Return whether the stack's last run in these sessions has a status that ends the stack."""
     statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
     return bool(statuses) and statuses[-1] in ENDS_A_STACK
 

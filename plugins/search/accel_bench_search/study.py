@@ -128,7 +128,7 @@ class Study:
         ]
 
     def try_first(self, parameters: dict[str, JsonValue]) -> None:
-        """Set the values of the first trial of a new study; do nothing in an old study."""
+        """Set the values of a study's first trial; do nothing if the study has trials already."""
         if not self.optuna.get_trials(deepcopy=False):
             self.optuna.enqueue_trial(parameters)
 
@@ -142,7 +142,7 @@ class Study:
         return self.optuna.ask(fixed_distributions=self._distributions)
 
     def tell(self, trial: Trial, state: State, value: float | None, notes: dict[str, Any]) -> None:
-        """Finish a trial; `value` is its objective if complete, `notes` are stored with it."""
+        """Finish a trial with its objective `value` (None if not complete), and store `notes`."""
         from optuna.trial import TrialState
 
         for key, note in notes.items():

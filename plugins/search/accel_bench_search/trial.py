@@ -24,7 +24,7 @@ TUNED = "tuned"
 
 @dataclass(frozen=True)
 class StackPlans:
-    """Planner of a stack; a trial's values become settings of a separate stack."""
+    """Planner of a stack's experiments; a trial's values are settings of a changed copy of it."""
 
     draft: Draft
     """Scenario with the changes of the command line."""
@@ -37,10 +37,10 @@ class StackPlans:
     def laid(
         cls, draft: Draft, request: PlanRequest, stack: str | None, invoked: Invocation
     ) -> StackPlans:
-        """Return a planner for a stack, by default the baseline, of the scenario.
+        """Return a planner for one stack of the scenario, by default the baseline.
 
-        The command line's changes are applied to a copy of the scenario. Plans are made even if
-        memory is insufficient by estimate.
+        The command line's changes are applied to a copy of the scenario. Plans are made even if the
+        estimated memory exceeds the device's.
         """
         draft = copy.deepcopy(draft)
         for name in request.plugins:
@@ -63,10 +63,10 @@ class StackPlans:
     def both(
         self, parameters: Mapping[str, JsonValue], changes: Mapping[str, Any], seeds: int = 0
     ) -> Plan:
-        """Return an interleaved plan of the stack and of its copy with a trial's values.
+        """Return a plan of the stack and of its copy with a trial's values, in interleaved rounds.
 
         `parameters` are the trial's values, and `changes` settings of the scenario, by dotted key.
-        With `seeds`, the plan has both stacks once for each of that many seeds.
+        If `seeds` is not 0, the plan has both stacks once for each of that many seeds.
         """
         overrides = (("baseline", self.stack), *changes.items())
         request = replace(
@@ -123,7 +123,7 @@ class TrialRunner:
         return self.store.results(session=session.id)[-1], False
 
     def counts(self, run: Result) -> bool:
-        """Return whether a run was measured, and completed or ran out of memory.
+        """Return whether a stored run is reused: measured, and completed or out of memory.
 
         Running out of memory does not count if the machine had another amount of memory.
         """

@@ -65,9 +65,10 @@ def loss_at(run: Result, objective: Objective) -> float | None:
 
 
 def steps_to_reach(curve: Sequence[Reached], objective: Objective) -> int:
-    """Return the number of steps that use a budget at the pace of a curve, with a margin.
+    """Return the estimated number of steps in which a run uses up the objective's budget.
 
-    The margin is a tenth, plus the number of steps over which the loss is smoothed.
+    The pace is that of `curve`, the training curve of a shorter run. A tenth is added as a margin,
+    and the number of steps over which the loss is smoothed.
     """
     paced = curve[1:] if len(curve) > 1 else curve  # the first step holds what happens once
     each = (objective.used(curve[-1]) - objective.used(curve[0])) / max(len(paced), 1)
@@ -130,7 +131,7 @@ def _judge_loss(run: Result, objective: Objective) -> tuple[TrialOutcome, float 
 
 
 def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str]:
-    """Yield a reason for each constraint that a completed run violates, without its full stop."""
+    """Yield a clause for each constraint that a completed run violates, without a full stop."""
     if figures := audit_failures(run):
         yield f"its own figures contradict each other ({', '.join(figures)})"
     peak, most = peak_memory([run])[0], objective.memory_below_bytes
@@ -145,7 +146,7 @@ def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str
 
 
 def _other_training(run: Result, baseline: Result) -> Iterator[str]:
-    """Yield reasons why a run is not shown to train like the baseline."""
+    """Yield reasons why it is not shown that a run trains like the baseline."""
     training = compare_training({("", 0): baseline}, {("", 0): run})
     yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
     if training.untested:
@@ -191,7 +192,7 @@ def best_of(trials: Sequence[TuneTrial], objective: Objective) -> TuneTrial | No
 
 
 def beats(best: TuneTrial | None, baseline: TuneTrial, objective: Objective) -> bool:
-    """Return whether a trial is better than the baseline, so that a check of it is worth while."""
+    """Return whether a trial's value is better than the baseline's, so that it must be checked."""
     if best is None or best.value is None or best.run_id == baseline.run_id:
         return False
     return baseline.value is None or objective.better * (best.value - baseline.value) > 0
@@ -209,10 +210,10 @@ def check_losses(
 ) -> TuneCheck:
     """Return the comparison of pairs of losses (baseline, winner), one pair for each seed.
 
-    The verdict has no practical floor, and the usual error rate, shared by all looks (interim
-    analyses), one for each session that added seeds. A winner is worse if it diverges with a seed
-    with which the baseline converges. `words` name the loss in the reason, and `session` is the id
-    of the last session.
+    The verdict has no practical floor. The usual error rate is shared by all `looks` (interim
+    analyses), one for each session that added seeds. With a loss that is not finite, the verdict is
+    inconclusive if it is the baseline's, and else worse. `words` is the name of the loss in the
+    reason, and `session` the id of the last session.
     """
     seeds = count(len(pairs), "seed")
     for side, verdict, what in DIVERGED:
@@ -247,7 +248,7 @@ def with_answer(report: TuneReport) -> TuneReport:
 
 
 def _fit(report: TuneReport) -> str:
-    """Return a sentence on the trials that ran out of memory, without its full stop."""
+    """Return a sentence, without full stop, on the trials that ran out of memory."""
     oom = [trial for trial in report.trials if trial.outcome == "out of memory"]
     if report.baseline.outcome == "out of memory":
         return (

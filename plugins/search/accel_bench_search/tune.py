@@ -145,7 +145,7 @@ def parse_objective(options: TuneOptions) -> Objective:
 
 
 def _refuse_tasks(axes: Sequence[Axis]) -> None:
-    """Raise ScenarioError for a key whose values give losses that cannot be compared."""
+    """Raise ScenarioError for a key of data or model, whose values change what a loss means."""
     if key := next((axis.key for axis in axes if changes_task(axis.key)), None):
         raise ScenarioError(
             f"--vary {key} with --objective loss: losses on other data, or of another model, are "
@@ -154,7 +154,7 @@ def _refuse_tasks(axes: Sequence[Axis]) -> None:
 
 
 def _at_the_rate(objective: Objective, scenario: Scenario, axes: Sequence[Axis]) -> Objective:
-    """Return the objective; if requests arrive at a rate, its speed becomes latency.
+    """Return the objective, with latency in place of speed if the scenario's requests have a rate.
 
     Raises ScenarioError for a search over the rate, or for a loss if nothing is trained.
     """
@@ -193,7 +193,7 @@ def _positive(text: str) -> float | None:
 
 
 def _check_ends(task: TuneTask) -> None:
-    """Raise the error of planning both ends of all axes; return if either can be planned."""
+    """Raise a plan's error if neither the first nor the last values of the axes can be planned."""
     errors = []
     for end in (0, 1):
         try:

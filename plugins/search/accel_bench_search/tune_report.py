@@ -32,7 +32,7 @@ TrialOutcome: TypeAlias = Literal["ok", "infeasible", "out of memory", "failed",
 
 
 class Objective(Frozen):
-    """Objective by which trials are judged."""
+    """Goal, training budget and memory limit by which trials are judged."""
 
     goal: Goal
     """Goal: speed at an equivalent loss, latency with equal answers (requests at a rate), or
@@ -65,12 +65,12 @@ class Objective(Frozen):
         return limit
 
     def used(self, point: Reached) -> float:
-        """Return the tokens or seconds used up to a point of a curve."""
+        """Return the tokens or seconds that a run had used at a point of its training curve."""
         return point.tokens if self.unit == "tokens" else point.seconds
 
     @property
     def words(self) -> str:
-        """Description, such as `loss at 60 seconds`."""
+        """Description of the objective, such as `loss at 60 seconds`."""
         if self.goal == "loss":
             return f"loss at {self.amount:g} {self.unit}"
         if self.goal == "request_seconds":
@@ -79,7 +79,7 @@ class Objective(Frozen):
 
     @property
     def better(self) -> int:
-        """1 if larger values are better, -1 if smaller ones are."""
+        """1 if larger values of the objective are better, -1 if smaller values are."""
         return 1 if self.goal == "tokens_per_second" else -1
 
     def text(self, value: float) -> str:
@@ -129,9 +129,9 @@ class TuneTrial(Frozen):
 
 
 class TuneCheck(Comparison):
-    """Check of the winner, run again with the baseline.
+    """Comparison of the winner with the baseline by new runs of both.
 
-    The ratio compares speeds or, over seeds, the winner's loss to the baseline's.
+    The ratio is the winner's speed (or loss, over seeds) divided by that of the baseline.
     """
 
     reason: str
@@ -236,7 +236,7 @@ def _name(row: TuneTrial) -> str:
 
 
 def _counted(report: TuneReport) -> str:
-    """Return text such as `20 trials: 14 ok, 4 out of memory, 2 not run`."""
+    """Return the numbers of trials by outcome as text: `20 trials: 14 ok, 6 out of memory; …`."""
     counts = Counter(trial.outcome for trial in report.trials).most_common()
     listed = ", ".join(f"{number} {outcome}" for outcome, number in counts)
     return f"{count(len(report.trials), 'trial')}: {listed}; speeds are of one run each"

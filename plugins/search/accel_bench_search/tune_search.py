@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class TuneTask(NamedTuple):
-    """Task of a search: its axes, objective, plans, and experiment of the stack."""
+    """Inputs of a search: axes, objective, the planner of the stack, and its experiment."""
 
     axes: Sequence[Axis]
     objective: Objective
@@ -64,7 +64,7 @@ class TuneTask(NamedTuple):
         return {key: value for key, (is_set, value) in pairs if is_set}
 
     def study_name(self, seed: int) -> str:
-        """Return a name of the study that is reproducible, and unique to the task and seed."""
+        """Return the study's name, the same for an equal task and seed, and else another."""
         content = [self.experiment.id, [list(axis) for axis in self.axes], seed]
         task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
         return f"{self.experiment.scenario.name}/{self.plans.stack}/{task}"
@@ -106,10 +106,10 @@ class TuneSearch:
             print_aside(line)
 
     def report(self, trials: int, check_rounds: int) -> TuneReport:
-        """Run the baseline, trials up to the number `trials`, and the check of the winner.
+        """Run the baseline, the trials and the winner's check, and return the report on them.
 
-        Return the report on all of them. `check_rounds` is the number of rounds, or seeds, of the
-        check.
+        Trials are run until the study has `trials` of them. `check_rounds` is the number of rounds,
+        or seeds, in the check.
         """
         task = self.task
         baseline = self._run_baseline()
@@ -180,9 +180,9 @@ class TuneSearch:
         return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
-        """Return the result of an experiment, run long enough for the objective to be read.
+        """Run a plan's experiment, again with more steps if too few for the objective's budget.
 
-        `replan` plans it with changed settings, such as more steps.
+        Returns the last result. `replan` returns the plan for changed scenario settings.
         """
         objective = self.task.objective
         steps = self._steps(plan.single.experiment.scenario)
@@ -196,7 +196,7 @@ class TuneSearch:
         return run
 
     def _steps(self, scenario: Scenario) -> int | None:
-        """Return the number of steps that use the objective's budget; None if it is unknown."""
+        """Return the number of steps in which the objective's budget is used; None if unknown."""
         tokens, seconds = self.task.objective.amount, self.task.objective.seconds
         if seconds is not None:
             tokens = seconds * self._rate if self._rate else None
@@ -226,10 +226,10 @@ class TuneSearch:
         return f"trial {trial.number}: {trial.outcome} ({value}){so_far}"
 
     def _check(self, best: TuneTrial, baseline: TuneTrial, rounds: int) -> TuneCheck:
-        """Run winner and baseline in fresh, interleaved rounds, or with several seeds for a loss.
+        """Compare winner and baseline by new interleaved rounds or, for a loss, by several seeds.
 
-        Return the comparison. Earlier sessions of the same check count, and more rounds extend it.
-        A session that added rounds is a look (an interim analysis); all looks share the error rate.
+        Earlier sessions of the same check count, and more rounds extend it. Each session that added
+        rounds is a look (an interim analysis); all looks share the error rate.
         """
         objective, study = self.task.objective, self.study.optuna
         changes: dict[str, Any] = {"measure.rounds": rounds, "measure.compare": SPEED}
@@ -253,7 +253,7 @@ class TuneSearch:
 
 
 def paired_losses(results: list[Result], objective: Objective) -> list[tuple[float, float]]:
-    """Return pairs of losses (baseline, winner), for each seed that both have."""
+    """Return a pair of losses (baseline, winner) for each seed for which both are known."""
     losses: dict[str, dict[bool, float]] = {}
     for run in results:
         sound = run.status.completed and not audit_failures(run)

@@ -40,8 +40,8 @@ USUAL_DTYPES = ("float32", "bfloat16")
 def steps(trials: TrialRuns) -> Iterator[CheckStep]:
     """Yield the check steps that run the plugin: with the usual model and dtype, then with others.
 
-    `trials` makes the runs when they are needed. A step uses the runs of earlier steps. A new
-    process repeats these runs.
+    `trials` makes the runs when they are needed, and keeps them for later steps. In a new process
+    they are made again.
     """
     yield RUN, lambda: _runs(trials)
     if _obstacle(trials) is not None:
@@ -102,7 +102,7 @@ def _undone(trials: TrialRuns) -> list[Clause]:
 
 
 def _shown(trials: TrialRuns) -> Iterator[Clause]:
-    """Yield the clauses that the result with the usual model and dtype can prove."""
+    """Yield the clauses that the result of the run with the usual model and dtype can prove."""
     result = trials.execution.result
     replaced = [
         f"{text} while the window was measured; what measures must be left alone"
@@ -119,7 +119,8 @@ def _shown(trials: TrialRuns) -> Iterator[Clause]:
 
 
 def _cannot_be_tried(trials: TrialRuns) -> str:
-    """Return the reason why no run of this kit proves anything, or an empty string."""
+    """Return why the plugin cannot run on this device or in a single process, or an empty
+    string."""
     devices = trials.kind.devices
     if devices is not None and trials.device not in devices:
         listed = ", ".join(sorted(devices))
@@ -151,8 +152,8 @@ def _left(texts: Collection[str], known: Collection[str] = (), where: str = "") 
 
 
 def _left_by_a_failure(trials: TrialRuns) -> Iterator[str]:
-    """Yield sentences on changes left in the process by a run that fails before the plugin's other
-    hooks."""
+    """Yield sentences on changes left in the process, and errors of closing hooks, after a run that
+    fails before the plugin's other hooks."""
     failed = fail_in_process(trials.usual.plugin, trials.root)
     where = "after a run that failed once processes were prepared: "
     yield from _left(failed.left, trials.execution.left, where)

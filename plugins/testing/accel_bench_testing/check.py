@@ -43,9 +43,9 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
     plugin trains something else than the baseline, so that its loss may differ beyond its
     tolerance.
 
-    The plugin runs on `device` several times, in a process of its own, half a second each without
-    slow imports. A plugin that crashes, ends the process or takes more than `seconds` for one
-    clause violates that clause. Raises AssertionError with all violated clauses.
+    The plugin runs on `device` several times, in a separate process. Each run takes about half a
+    second, or more with slow imports. A plugin that crashes, ends the process or takes more than
+    `seconds` for one clause violates that clause. Raises AssertionError with all violated clauses.
     """
     __tracebackhide__ = True
     trials = TrialRuns(name, options or {}, scenario or {}, archs, dtypes, device, other_work)
@@ -57,8 +57,8 @@ def check_plugin(  # noqa: PLR0913 - all but the name have defaults
 
 
 def _clauses(trials: TrialRuns, seconds: float) -> Iterator[Clause]:
-    """Yield all clauses of a plugin, or only the clauses that need no class if its class cannot be
-    imported.
+    """Yield all clauses of a plugin; if its class cannot be imported, only those that need no
+    class.
 
     `seconds` is the time limit for one clause.
     """
@@ -100,7 +100,7 @@ def _steps(trials: TrialRuns, folder: Path) -> Iterator[CheckStep]:
 
 def _entry_point(trials: TrialRuns) -> list[Clause]:
     """Import the plugin's class, and return the proven clause of its entry point. Raises
-    PluginError if that fails."""
+    PluginError if the import fails."""
     assert trials.kind
     return [proven("entry point", f"{find(trials.name).entry.value} is a Plugin")]
 

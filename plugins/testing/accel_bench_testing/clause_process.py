@@ -75,8 +75,8 @@ def try_apart(steps: Steps, needed: str, seconds: float, fork: bool = True) -> I
 def _can_fork() -> bool:
     """Return whether a process forked from this one can train.
 
-    It cannot with GPUs, and once autograd has started device threads. Compiled code also starts
-    them with a CUDA build of torch on a machine without GPUs.
+    A fork cannot train on a machine with GPUs, nor after autograd has started threads for devices.
+    Code compiled by a CUDA build of torch starts these threads even on a machine without GPUs.
     """
     names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
     return not this_machine().gpus and not any(name.startswith(AUTOGRAD) for name in names)
@@ -186,8 +186,8 @@ def work(steps: Steps, folder: Path, first: int, sender: Connection, parent: int
     """Execute all check steps from index `first` on, and send their clauses, as the main function
     of the separate process.
 
-    `folder` gets the log, `sender` the messages. The process ends with the process id `parent`,
-    since a plugin that never returns would keep it alive.
+    `folder` gets the log, `sender` the messages. This process ends when the process with the id
+    `parent` ends, even if a plugin never returns.
     """
     die_with_parent(parent)
     with contextlib.suppress(OSError):
@@ -246,8 +246,8 @@ def last_frame(log: Path) -> str:
 
 @contextlib.contextmanager
 def warnings_ignored() -> Iterator[None]:
-    """Ignore warnings, within the block, about forking a process with threads, which the child does
-    not use."""
+    """Ignore, in the `with` block, warnings about forking a process with threads; the child uses
+    none."""
     import warnings
 
     with warnings.catch_warnings():

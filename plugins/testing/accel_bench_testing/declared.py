@@ -80,10 +80,9 @@ print("\\n", repr((imported, effects(plan, *json.loads(sys.argv[2])))), sep="")
 
 def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> Iterator[Clause]:
     """Check that importing a plugin and planning with it import no heavy package, change no
-    variable and print nothing.
+    environment variable and print nothing.
 
-    A fresh process does both. `seconds` is its time limit, of which half is for the import on a
-    busy machine.
+    A fresh process does both, within `seconds`. The import may take at most half of that time.
     """
     name, module = "light import", plugin.entry.module
     try:
@@ -105,10 +104,11 @@ def light_import(plugin: InstalledPlugin, trials: TrialRuns, seconds: float) -> 
 def _light(
     name: str, who: str, effects: Effects, heavy: Sequence[str], instead: str
 ) -> list[Clause]:
-    """Check that an import has no unwanted effects: heavy packages, changed variables, output.
-    Return the outcome as clauses called `name`.
+    """Check that an import has no unwanted effects: heavy packages, changed environment variables,
+    output. Return the outcome as clauses called `name`.
 
-    `who` names the imported code, `heavy` are the forbidden packages, and `instead` is advice.
+    `who` names the imported code in sentences, `heavy` are the forbidden packages, and `instead` is
+    advice.
     """
     imported, changed, printed = effects
     problems = []
@@ -298,8 +298,8 @@ def _reads_first(model: type[Options], name: str) -> bool:
 
 
 def _wrong_values(annotation: Any) -> list[Any]:
-    """Return values of another type that a lax model would convert to a field's type; an empty list
-    if none can be chosen."""
+    """Return values of a wrong type that a lax model would convert to the type `annotation`, or an
+    empty list if none can be chosen."""
     kinds = set(_leaves(annotation))
     if not kinds <= {bool, int, float, str, type(None)}:
         return []

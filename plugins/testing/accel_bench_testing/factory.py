@@ -1,4 +1,4 @@
-"""Runs and machines for tests that call hooks themselves, and calls of registered callbacks."""
+"""Runs and machines for tests that call hooks directly, and calls of callbacks from hooks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_run(folder: Path, scenario: Mapping[str, Any] | None = None, **attribut
     """Return the run object of one rank on a CPU, with its files in `folder`.
 
     `scenario` has keys of a scenario file, merged over the defaults. `attributes` are attributes of
-    `Run`, such as `rank` or `model` (also the unwrapped model).
+    `Run`, such as `rank` or `model`; the model is also the unwrapped model.
     """
     attributes.setdefault("unwrapped_model", attributes.get("model"))
     attributes.setdefault("device", Device("cpu"))

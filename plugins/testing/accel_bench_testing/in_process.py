@@ -98,8 +98,8 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Record clocks and the like that are replaced before the measured steps begin, and
-        packages imported since `prepare_process`."""
+        """Record which measuring functions, such as clocks, are replaced before the measured steps,
+        and which packages were imported since `prepare_process`."""
         self._compare_measuring()
         self.imported = sorted(
             {module.partition(".")[0] for module in {*sys.modules} - self.modules}
@@ -107,7 +107,8 @@ class InProcess(Plugin[Options]):
 
     @hookimpl
     def finish_metrics(self, run: Run, window: Window) -> None:
-        """Record clocks and the like that are replaced after the measured steps."""
+        """Record which measuring functions, such as clocks, are replaced after the measured
+        steps."""
         self._compare_measuring()
 
     def _compare_measuring(self) -> None:
@@ -160,9 +161,9 @@ def run_in_process(
 ) -> Execution:
     """Prepare and measure one planned experiment in this process, and restore the process's state.
 
-    Returns the execution; of the preparation if that fails. `root` is the folder for files. Changes
-    of the process are only recorded if `watched`. `changes` compares the run's weight update with
-    other runs' updates. Ctrl-C is raised again.
+    Returns the measured execution or, if the preparation fails, its execution. `root` is the folder
+    for files. Changes of the process are only recorded if `watched`. `changes` compares the run's
+    weight update with other runs' updates. Ctrl-C is raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):
@@ -195,7 +196,7 @@ def _attempt(
     """Run an attempt in a new folder below `root`, with all checks of `accel-bench run`, and return
     the execution.
 
-    `here` is its launcher. `changes` compares the run's weight update with other runs' updates.
+    `here` is the launcher. `changes` compares the run's weight update with other runs' updates.
     """
     folder = root / f"{SESSION}-{secrets.token_hex(4)}"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Checks of plugins that load a model, by `accel_bench.modeling.contract`."""
+"""Checks of the contract for plugins that load a model (`accel_bench.modeling.contract`)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Check that heavy imports happen before memory is counted as the model's; return the outcome
-    as a clause."""
+    """Check that the plugin imports no package once memory is counted as the model's; return the
+    outcome as a clause."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package
@@ -82,7 +82,8 @@ def _vocabulary(trials: TrialRuns) -> Clause:
 
 
 def _checkpointing(trials: TrialRuns) -> Clause:
-    """Check that activation checkpointing gives equal losses; return the outcome as a clause."""
+    """Check that activation checkpointing does not change the losses; return the outcome as a
+    clause."""
     result = _run(trials, train={"gradient_checkpointing": True})
     if result.status.completed:
         return _same_losses("checkpointing", trials, result, "under gradient_checkpointing")

@@ -117,8 +117,7 @@ def changes(before: ProcessState, after: ProcessState, matmul_precision: str) ->
 
 
 def replaced_measuring(before: ProcessState) -> list[str]:
-    """Return a sentence for each clock or the like that has been replaced since the state
-    `before`."""
+    """Return a sentence for each measuring function, such as a clock, replaced since `before`."""
     was = {key: value for key, value in before.functions.items() if _measures(key[0])}
     return [*_changed_functions(was, _functions_of(_measures))]
 
@@ -278,9 +277,9 @@ def _shown(value: Any) -> str:
 def _wraps_itself(owner: str, now: Any) -> bool:
     """Return whether a library has replaced its own function, as torch does at first use.
 
-    `owner` is the module or class of the function, and `now` the replacement. Torch compiles its
-    own functions only if other code names them, except optimizers, which it wraps to exclude them
-    from compilation.
+    `owner` is the module or class of the function, and `now` the replacement. A wrapper of
+    `torch.compile` counts as the plugin's, except on optimizers, which torch itself wraps to
+    exclude them from compilation.
     """
     module = _written_in(now)
     if _is_standard(owner) and is_library(module):

@@ -58,8 +58,8 @@ def missing_adapter(trials: TrialRuns, result: Result) -> Iterator[Clause]:
 
 
 def gradients(result: Result) -> Clause:
-    """Return a clause with the number of trained tensors that got a gradient in the first step; it
-    is unproven if torch trains nothing."""
+    """Return a clause with the number of trained tensors that got a gradient in the first step; the
+    clause is unproven if torch trains nothing."""
     flow = result.ranks[0].effective.gradient_flow
     if flow is None:
         return unproven("gradient flow", "nothing is trained by torch")
@@ -169,11 +169,11 @@ def update(trials: TrialRuns, baseline: Result, result: Result) -> Clause:
 
 
 def _designed(verdict: str, excused: bool) -> str:
-    """Return a remark, to be appended to a sentence, if the training differs by design, or an empty
+    """Return a remark for the end of a sentence if the training differs by design, or an empty
     string.
 
-    `verdict` is the verdict on the training; `excused` is False if it differs too much to be called
-    faster.
+    `verdict` is the verdict on the training. `excused` is False if the training differs too much
+    for the plugin to be called faster.
     """
     if verdict != DESIGNED:
         return ""

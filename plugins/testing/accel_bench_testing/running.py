@@ -103,8 +103,8 @@ def run_program(
     output as text.
 
     It is run by this interpreter for at most `seconds`, with `environment` added to this process's
-    variables. Git does not find the checkout, since saving a file during the run would change the
-    ids of its experiments.
+    variables. Git is disabled for it, since a change in the checkout during the run would change
+    the ids of experiments.
 
     Raises subprocess.TimeoutExpired after `seconds`.
     """
@@ -122,8 +122,8 @@ def run_program(
 def run_or_skip(
     planned: Planned, root: Path, watched: bool = False, changes: PendingUpdates | None = None
 ) -> Execution:
-    """Run a planned experiment, and return the execution; a skipped result if a constraint excludes
-    it.
+    """Run a planned experiment and return the execution, with a skipped result if a constraint
+    excludes the experiment.
 
     `root` is the folder for files. Changes of the process are only recorded if `watched`. `changes`
     compares the run's weight update with other runs' updates.

@@ -106,7 +106,8 @@ def tiny_work(
     """Return the tiny scenario without stacks, with the adapter and dtype that a plugin needs.
 
     `kind` is the plugin's class, `slots` are the sections that it fills, and `changes` keys merged
-    over the scenario. Raises ScenarioError for keys such as `stacks` on which the kit decides.
+    over the scenario. Raises ScenarioError if `changes` has a key that the kit alone sets, such as
+    `stacks`.
     """
     if given := {"stacks", "baseline", "sweep", "zip"} & set(changes):
         listed = ", ".join(sorted(given))
@@ -140,8 +141,8 @@ def shrunk(model: str) -> dict[str, Any]:
 
 
 def _smaller(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values to change so that a model configuration is small. Changed sections are
-    returned whole."""
+    """Return the values that make a model configuration small, by key. A nested section with such
+    values is returned whole."""
     values = {key: value for key, value in SMALL.items() if key in config}
     for key, value in config.items():
         if isinstance(value, Mapping) and (inner := _smaller(value)):
@@ -168,7 +169,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     """Return `below` with `above` merged over it, key by key; other values than mappings are
     replaced.
 
-    A plugin of a scenario section may be given by its name alone.
+    In `above` a section such as `data` may be a string, the name of the section's plugin.
     """
     names = {key for key in above if isinstance(above[key], str) and key in Work.SLOTS}
     uses = {key: {"use": above[key]} for key in names}

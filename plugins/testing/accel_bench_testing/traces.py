@@ -51,8 +51,8 @@ NO_FILES = ("/dev", "/proc", "/sys")
 
 @dataclass
 class Traces:
-    """Record of threads, processes and files started by plugins' code since `watch`, each with its
-    module."""
+    """Record of threads, processes and files that plugins' code has started or written since
+    `watch`, with the modules that did so."""
 
     job: Job
     """Job of the run, whose folder and cache may keep files."""
@@ -95,7 +95,7 @@ class Traces:
                 yield f"{module} has written {Path(path).name} of run.folder, which is core's"
 
     def note_processes(self) -> None:
-        """Record running processes, before the runner ends the processes that hooks started."""
+        """Record processes that still run, before the runner ends those that hooks started."""
         left = sorted({*running_children()} - self.children) if self.started_by else ()
         self.processes = tuple(map(_command, left))
 
@@ -117,8 +117,7 @@ _START = threading.Thread.start
 
 
 class _Watching:
-    """Holder of the current `Traces`, which the only audit hook of this process notifies of
-    events."""
+    """Holder of the current `Traces`, to which this process's single audit hook reports events."""
 
     traces: Traces | None = None
     hooked = False
@@ -168,15 +167,15 @@ def watch(job: Job) -> Traces:
 
 
 def _noted_start(thread: threading.Thread) -> None:
-    """Start a thread, and record the module that starts it, which some audit events lack."""
+    """Start a thread in place of `Thread.start`, and record the plugin's module that starts it."""
     if _Watching.traces is not None and (module := _author()):
         _Watching.traces.threads.append((thread, module))
     _START(thread)
 
 
 def is_library(module: str) -> bool:
-    """Return whether a module, given by name, belongs to core, to this kit, or to a library of many
-    plugins."""
+    """Return whether the module named `module` is of core, of this kit, or of a package in
+    LIBRARIES."""
     package = module.partition(".")[0]
     core = package == "accel_bench" and not module.startswith("accel_bench.builtin.")
     return core or package in {__package__, *LIBRARIES}

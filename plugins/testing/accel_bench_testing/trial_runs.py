@@ -87,8 +87,7 @@ class TrialRuns:
             return plan_trial(self.name, self.options, scenario, self.device)
 
     def baseline(self, trial: Trial) -> Result:
-        """Return the result of a trial's run without the plugin, which is made once for each
-        setting."""
+        """Return the result of a trial's baseline, which is run only once for each setting."""
         key = trial.baseline.experiment.id
         if key not in self._baselines:
             self._baselines[key] = run_or_skip(trial.baseline, self.root).result

@@ -53,7 +53,7 @@ class MLflow(Tracker[MLflowOptions]):
     requires = ("mlflow-skinny>=3",)
 
     def log_run(self, run: RunDescription, results_folder: Path) -> None:
-        """Log a run: settings as parameters, metrics, also of steps, and other facts as tags."""
+        """Log a run: settings as parameters, figures and steps as metrics, and the rest as tags."""
         from mlflow.entities import Param
 
         client, experiment = self._experiment(results_folder / FOLDER, run.identity["scenario"])
@@ -101,7 +101,7 @@ class MLflow(Tracker[MLflowOptions]):
 def _log_figures(
     client: MlflowClient, run_id: str, figures: Sequence[tuple[tuple[str, float], int]]
 ) -> None:
-    """Log metrics to an MLflow run, as pairs of name and value, each with its step's number."""
+    """Log metrics to an MLflow run; a figure is ((metric name, value), step number)."""
     from mlflow.entities import Metric
 
     now = int(time.time() * 1000)

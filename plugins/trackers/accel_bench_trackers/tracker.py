@@ -53,14 +53,14 @@ class Tracker(Plugin[OptionsT]):
 
 
 def run_name(run: RunDescription) -> str:
-    """Return a run's name, sortable by stack, sweep point and round."""
+    """Return a run's name in the tracker, made of stack, sweep point, round and run id."""
     identity = run.identity
     point = f"-{identity['tag']}" if identity.get("tag") else ""
     return f"{identity['stack']}{point}-round{identity['round'] + 1}-{identity['run_id']}"
 
 
 def step_figures(step: Step) -> dict[str, float]:
-    """Return a step's tokens, seconds and loss by name; warm-up seconds have another name."""
+    """Return a step's tokens, seconds and loss by name, with another name for warm-up seconds."""
     values: dict[str, float] = {"step.real_tokens": step.real_tokens}
     values["step.seconds" if step.measured else "step.warmup_seconds"] = step.seconds
     if step.loss is not None:
@@ -84,9 +84,8 @@ def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
-    """Yield the name and value of each row's speed, and of its ratio with the interval's ends.
-
-    A name begins with the row's stack.
+    """Yield (name, value) of the speed in each row of a summary, of its ratio, and of the ratio's
+    interval ends. A name begins with the row's stack.
     """
     for row in summary.experiments:
         name = row_name(row)
@@ -107,7 +106,7 @@ def row_name(row: ExperimentSummary) -> str:
 
 
 def verdict_texts(summary: Summary) -> dict[str, str]:
-    """Return texts by name: conclusion, baseline, and the status and verdict of each row."""
+    """Return a summary's conclusion, baseline, and each row's status and verdict, by name."""
     rows = {f"verdict.{row_name(row)}": _words(row) for row in summary.experiments}
     return {"conclusion": conclusion(summary), "baseline": summary.baseline, **rows}
 

@@ -104,7 +104,7 @@ class WandB(Tracker[WandBOptions]):
 def _is_up() -> bool:
     """Return whether wandb already runs in this process, so that it must be left running.
 
-    Returns True for a version of wandb that does not show this.
+    Returns True if this version of wandb does not tell.
     """
     try:
         setup = sys.modules["wandb.sdk.wandb_setup"]._singleton

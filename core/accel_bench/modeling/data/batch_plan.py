@@ -74,7 +74,7 @@ T = TypeVar("T")
 def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
     """Yield without end the sample indices of each optimizer step, over all ranks.
 
-    The call raises ScenarioError if the samples do not fill one step, or supervise no token.
+    The call raises ScenarioError if the samples do not fill one step, or have no token to predict.
     """
     samples = f"samples of {dataset.sequence_length} tokens"
     training = training_samples(len(dataset), plan, samples, dataset.more_samples)
@@ -87,7 +87,7 @@ def steps(dataset: Sampled, plan: BatchPlan) -> Iterator[Integers]:
 
 
 def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> Iterator[Integers]:
-    """Yield the indices of each step's samples, over all ranks, without end or partly filled steps.
+    """Yield without end the sample indices of each full optimizer step, over all ranks.
 
     `samples` are the indices to train on. `order` permutes them in each epoch; the default is the
     seeded permutation of `sample_order`.
@@ -103,15 +103,15 @@ def endless(samples: Integers, plan: BatchPlan, order: Order | None = None) -> I
 
 
 def sample_order(samples: int, seed: int, epoch: int) -> Integers:
-    """Return the order of `samples` samples in an epoch, a permutation by seed and epoch."""
+    """Return a permutation of the indices of `samples` samples, determined by seed and epoch."""
     return np.random.default_rng((seed, epoch)).permutation(samples)
 
 
 def training_samples(count: int, plan: BatchPlan, samples: str, more_samples: str) -> Integers:
     """Return the indices of training samples: all of `count` samples but the held-out samples.
 
-    Error texts call samples `samples`, and advise by `more_samples` how to get more. Raises
-    ScenarioError if the training samples do not fill one step.
+    Raises ScenarioError if they do not fill one step. In the error, `samples` says what a sample
+    is, and `more_samples` is advice on how to get more.
     """
     training, held_out = split_samples(count, plan.held_out, plan.seed)
     if len(training) < plan.global_batch_size:
@@ -144,10 +144,10 @@ def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integ
 
 
 def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
-    """Yield this rank's rows of each evaluation batch, with false if the rows do not count.
+    """Yield, for each evaluation batch, this rank's rows and whether these rows count.
 
-    Ranks that share a model must call the model equally often. A rank without rows left therefore
-    gets another rank's first row, which does not count.
+    Ranks that share a model must call it equally often. A rank without rows of its own therefore
+    gets the first rank's first row, which does not count.
     """
     size = plan.global_batch_size
     for first in range(0, len(rows), size):

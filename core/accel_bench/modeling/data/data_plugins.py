@@ -18,7 +18,7 @@ class TokenData(Plugin[OptionsT]):
     """Base of data plugins whose dataset is a `TokenDataset`."""
 
     def padding(self) -> Padding:
-        """Return how samples of several lengths are padded."""
+        """Return the kind of padding for samples of unequal lengths."""
         raise NotImplementedError
 
     @hookimpl
@@ -37,14 +37,14 @@ class TokenData(Plugin[OptionsT]):
 
 
 class SampleData(Plugin[OptionsT]):
-    """Base of data plugins whose samples are not rows of tokens, but images, for example."""
+    """Base of data plugins whose samples are not rows of tokens, but for example images."""
 
     def padding(self) -> Padding:
-        """Return how samples of several lengths are padded."""
+        """Return the kind of padding for samples of unequal lengths."""
         return "none"
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the collate function for the run's task. Raises ScenarioError if there is none."""
+        """Return the function that makes batches for the run's task, or raise ScenarioError."""
         raise NotImplementedError
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:

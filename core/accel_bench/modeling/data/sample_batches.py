@@ -49,11 +49,11 @@ def micro_batches(
     more_samples: str,
     order: Order | None = None,
 ) -> Iterator[Batch]:
-    """Yield this rank's micro-batches without end, divided by the plan.
+    """Yield without end the micro-batches that `plan` assigns to this rank.
 
-    `samples` is the number of all samples; held-out ones are left out. `order` is the seeded
-    permutation of `sample_order` unless it is given; `more_samples` advises users on how to get
-    more samples. The call raises ScenarioError if the training samples do not fill one step.
+    `samples` is the number of all samples; held-out ones are left out. `order` is by default the
+    seeded permutation of `sample_order`. The call raises ScenarioError if the training samples do
+    not fill one step; the error includes `more_samples`, advice on how to get more samples.
     """
     training = training_samples(samples, plan, "samples", more_samples)
     return collated(endless(training, plan, order), plan, collate)
@@ -79,7 +79,7 @@ class SampleEvaluation:
 def batch_of(
     tensors: dict[str, torch.Tensor], plan: BatchPlan, tokens: TokenCounts, supervised: int
 ) -> Batch:
-    """Return a micro-batch of tensors by name, whose first dimension counts the samples.
+    """Return a micro-batch of named tensors; their first dimension is the number of samples.
 
     `supervised` is the number of supervised elements of the whole step, over all ranks.
     """
@@ -88,7 +88,7 @@ def batch_of(
 
 
 def collated(steps: Iterator[Integers], plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-    """Yield this rank's micro-batches of each step; `steps` has sample indices over all ranks."""
+    """Yield this rank's micro-batches; `steps` yields each step's sample indices on all ranks."""
     first = 0
     for samples in steps:
         step, first = Step(samples, first), first + len(samples)

@@ -64,9 +64,9 @@ def stdlib_files(limit_bytes: int) -> list[TextFile]:
 
 
 def path_files(root: Path, limit_bytes: int, suffixes: Sequence[str] = SUFFIXES) -> list[TextFile]:
-    """Return the file `root`, or files below the folder `root`, by name, up to `limit_bytes`.
+    """Return the file `root`, or the files below the folder `root`, up to `limit_bytes` in all.
 
-    Hidden files and folders are left out. Returns an empty list if no file can be read.
+    They are sorted by name, without hidden files and folders. Returns [] if no file can be read.
     """
     if root.is_dir():
         return _limit(root, [path for path in _walk(root) if path.suffix in suffixes], limit_bytes)
@@ -95,8 +95,8 @@ def unusable(
 ) -> str | None:
     """Return a sentence on why nothing can be read from `path`, or None if files can be read.
 
-    `find` returns the files to read; `known` names their kinds, and `tables` the kinds that need
-    pyarrow, for messages.
+    `find` returns the readable files of a path. For the sentence, `known` lists their suffixes, and
+    `tables` the suffixes that need pyarrow.
     """
     if not path.exists():
         return f"data.path {str(path)!r} does not exist"
@@ -149,7 +149,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
-    """Return paths as `TextFile`s, sorted by relative name, until their sizes reach the limit."""
+    """Return paths as `TextFile`s, sorted by relative name, up to `limit_bytes` in all."""
     named = sorted((path.relative_to(root).as_posix(), path) for path in paths)
     files, left = [], limit_bytes
     for name, path in named:
@@ -163,7 +163,7 @@ def _limit(root: Path, paths: list[Path], limit_bytes: int) -> list[TextFile]:
 
 
 def _blocks(file: TextFile) -> Iterator[bytes]:
-    """Yield the used bytes of a file, a megabyte at a time."""
+    """Yield the used bytes of a file in blocks of at most a MiB."""
     left = file.size
     try:
         with file.path.open("rb") as handle:
@@ -199,7 +199,7 @@ def source_lines(source: str) -> list[str]:
 
 
 def _functions(source: str) -> Iterator[str]:
-    """Yield the text of each function of a Python source, or a source that cannot be parsed."""
+    """Yield the text of each function of a Python source, or all of it if it cannot be parsed."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -211,7 +211,7 @@ def _functions(source: str) -> Iterator[str]:
 
 
 def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Yield the nodes of functions and methods in a syntax tree, without inner functions."""
+    """Yield the nodes of functions and methods in a syntax tree, but not of nested functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield child
@@ -220,7 +220,7 @@ def functions_of(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
 
 
 def decode(file: TextFile) -> str:
-    """Return a file's text, decoded as UTF-8 without a character that the limit cut."""
+    """Return a file's text, decoded from UTF-8; a last character cut by the limit is left out."""
     raw = b"".join(_blocks(file))
     try:
         return codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final=not file.cut)
@@ -233,9 +233,10 @@ def decode(file: TextFile) -> str:
 
 
 def json_rows(file: TextFile, example: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield location (`path:line`) and object of each JSON line, without a line that the limit cut.
+    """Yield the location (`path:line`) and the object of each JSON line.
 
-    Raises ScenarioError for a line that is no object; the error's text ends with `example`.
+    A last line cut by the byte limit is left out. Raises ScenarioError, whose text ends with
+    `example`, for a line that is no object.
     """
     lines = decode(file).split("\n")
     if file.cut:

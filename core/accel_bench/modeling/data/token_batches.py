@@ -96,9 +96,9 @@ class TokenDataset:
     def steps_of(self, run: Run) -> Iterator[Integers]:
         """Yield without end the sample indices of each optimizer step of a run, over all ranks.
 
-        The indices, of shape (global batch size,), are in the order of `batches`. Plugins that make
-        batches of another form use them. The call raises ScenarioError if the samples do not fill
-        one step.
+        The indices, of shape (global batch size,), are in the order of `batches`, for plugins that
+        make batches of another form. The call raises ScenarioError if the samples do not fill one
+        step.
         """
         return steps(self, plan_of(run, "none"))
 
@@ -124,10 +124,10 @@ def kept_lengths(folder: Path) -> list[int]:
 
 
 def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Integers, Integers]:
-    """Return starts and lengths of samples in concatenated documents, which end at `ends`.
+    """Return the starts and the lengths of samples in the array of all documents' tokens.
 
-    With `packing` each sample has `sequence_length` tokens, and a shorter rest is left out.
-    Without it each document is one sample, cut to at most `sequence_length` tokens.
+    `ends` are the documents' ends. With `packing` each sample has `sequence_length` tokens, and a
+    shorter rest is left out. Else each document is a sample, cut to at most that length.
     """
     if packing:
         full = np.arange(int(ends[-1]) // sequence_length, dtype=np.int64) * sequence_length
@@ -137,16 +137,16 @@ def windows(ends: Integers, sequence_length: int, packing: bool) -> tuple[Intege
 
 
 def batches_of(run: Run, padding: Padding) -> Iterator[Batch]:
-    """Yield micro-batches of `run.dataset` for the run's rank without end.
+    """Yield without end the micro-batches of `run.dataset` for the run's rank.
 
-    The call raises ScenarioError if the loaded model lacks token ids of the data.
+    The call raises ScenarioError if the data has token ids beyond the loaded model's vocabulary.
     """
     check_vocabulary(run)
     return batches(run.dataset, plan_of(run, padding))
 
 
 def check_vocabulary(run: Run) -> None:
-    """Raise ScenarioError if the run's loaded model lacks token ids of the data."""
+    """Raise ScenarioError if the data has token ids beyond the loaded model's vocabulary."""
     model = run.model if run.unwrapped_model is None else run.unwrapped_model
     if hasattr(model, "config"):
         # Not at the top: a process that only tokenizes would wait for torch longer than it works.
@@ -200,14 +200,14 @@ class EvaluationBatches:
 def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
     """Return the batches of `run.dataset` that the run's rank evaluates.
 
-    All ranks together evaluate each held-out sample once, or each rank `evaluate.batches` batches.
+    They are at most `evaluate.batches`. Without it, each held-out sample is evaluated by one rank.
     """
     plan, samples = evaluation_plan(run, padding)
     return EvaluationBatches(run.dataset, samples, plan)
 
 
 def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
-    """Return the plan of an evaluation's batches, and the evaluated samples' indices in order."""
+    """Return the batch plan of an evaluation, and the indices of the samples to evaluate."""
     evaluate, shown = run.scenario.evaluate, len(run.evidence_callbacks)
     plan = plan_of(run, padding)
     del run.evidence_callbacks[shown:]  # What the task makes of these samples trains nothing.
@@ -219,7 +219,7 @@ def evaluation_plan(run: Run, padding: Padding) -> tuple[BatchPlan, Integers]:
 
 
 def without_labels(batch: Batch) -> Batch:
-    """Return a copy of a batch with token counts of 0, whose labels the loss ignores."""
+    """Return a copy of a batch whose labels are all ignored by the loss, with all counts 0."""
     import torch
 
     labels = {name: tensor for name, tensor in batch.inputs.items() if name == "labels"}
@@ -232,8 +232,8 @@ def batches(dataset: TokenDataset, plan: BatchPlan) -> Iterator[Batch]:
     """Yield this rank's micro-batches without end.
 
     The samples of one step are consecutive in the order of `sample_order`; rank r of w takes every
-    w-th of them, beginning with the r-th. All ranks together see the samples of one process with
-    the same global batch size. The call raises ScenarioError if the samples do not fill one step.
+    w-th of them, beginning with the r-th. All ranks together see the same samples as one process
+    with that global batch size. The call raises ScenarioError if the samples do not fill one step.
     """
     return _collated(dataset, plan, steps(dataset, plan))
 
@@ -271,7 +271,7 @@ def _row(dataset: TokenDataset, plan: BatchPlan, index: int, place: int) -> _Row
 def batch_of(
     dataset: TokenDataset, samples: Integers, plan: BatchPlan, supervised_in_step: int
 ) -> Batch:
-    """Return a micro-batch of samples by index, for plugins that choose samples themselves."""
+    """Return a micro-batch of the samples with these indices, which the calling plugin chose."""
     rows = [_row(dataset, plan, int(index), place) for place, index in enumerate(samples)]
     plan = replace(plan, micro_batch_size=len(samples))
     return _collate(dataset, rows, plan, _may_pad(dataset, plan), supervised_in_step)
@@ -289,7 +289,7 @@ def _may_pad(dataset: TokenDataset, plan: BatchPlan) -> bool:
 def _collate(
     dataset: TokenDataset, rows: Sequence[_Row], plan: BatchPlan, with_mask: bool, supervised: int
 ) -> Batch:
-    """Return a micro-batch of padded rows, counted on the host; `supervised` is the step's."""
+    """Return a micro-batch of padded rows; `supervised` is the number of labels in the step."""
     import torch
 
     lengths = np.array([len(row.inputs) for row in rows])

@@ -62,10 +62,10 @@ class TokenizerOptions(Options):
     in a folder or on a hub is the end-of-text token that it names."""
 
     def of_model(self, work: Experiment | Run) -> Self:
-        """Return options whose tokenizer is `train` or a local path, after a download if needed.
+        """Return options with the tokenizer `train` or a local path, where a hub's is downloaded.
 
-        Pretrained weights have the model's own tokenizer unless one is named. Raises ScenarioError
-        for a tokenizer that cannot be loaded.
+        If no tokenizer is named, pretrained weights get the model's own, and random ones `train`.
+        Raises ScenarioError for a tokenizer that cannot be loaded.
         """
         model = work.scenario.model
         own = self.tokenizer is None and model.weights == "pretrained"
@@ -87,7 +87,7 @@ class TokenizerOptions(Options):
         return path if self.tokenizer != "train" and path.is_dir() else None
 
     def tokenizer_path(self) -> Path | None:
-        """Return the tokenizer.json of the tokenizer, or None if it is to be trained."""
+        """Return the path of the tokenizer's tokenizer.json, or None if it is to be trained."""
         if self.tokenizer in (None, "train"):
             return None
         folder = self.tokenizer_folder()
@@ -101,7 +101,7 @@ class TokenizerOptions(Options):
         return f"{path.parents[1].name.removeprefix('models--').replace('--', '/')}@{path.name}"
 
     def files_beside_tokenizer(self) -> list[TextFile]:
-        """Return the files in a tokenizer's folder, but tokenizer.json, that determine tokens."""
+        """Return the files in the tokenizer's folder, beside tokenizer.json, that affect tokens."""
         folder = self.tokenizer_folder()
         paths = [folder / name for name in TOKENIZER_FILES[1:]] if folder else []
         paths += sorted(folder.glob("additional_chat_templates/*.jinja")) if folder else []
@@ -126,9 +126,9 @@ def file_of(path: Path) -> TextFile:
 
 @cache
 def _hub_folder(name: str, revision: str) -> Path:
-    """Return the cache folder of a hub's tokenizer, after downloading its missing files.
+    """Return the cache folder of a hub's tokenizer, after downloading the files it lacks.
 
-    Files in the cache are not renewed, so that the processes of a session read one version.
+    Cached files are never downloaded again, so that all processes of a session read one version.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -150,7 +150,7 @@ def _hub_folder(name: str, revision: str) -> Path:
 
 
 def _download(name: str, revision: str, files: Sequence[str]) -> str:
-    """Download those of the files that a hub has into the cache; return the error's text, or ''."""
+    """Download files into the cache, except those that the hub lacks; return an error's text."""
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     endpoint = os.environ.get("HF_ENDPOINT")

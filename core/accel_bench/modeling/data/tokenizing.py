@@ -26,7 +26,7 @@ def make_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer
 
 
 def train_tokenizer(documents: list[str], options: TokenizerOptions) -> Tokenizer:
-    """Return a byte-level BPE trained on at most `tokenizer_files` documents, evenly spread."""
+    """Return a byte-level BPE trained on evenly spaced documents, at most `tokenizer_files`."""
     count = min(len(documents), options.tokenizer_files)
     chosen = (documents[index * len(documents) // count] for index in range(count))
     return train_bpe(chosen, options.vocab_size, (options.end_of_text, PAD))

@@ -52,7 +52,7 @@ DIFFERENT = ("different", WITHIN)
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
-    """Return a report with a section for each comparison: headline, both sides, differences."""
+    """Return a report with a section for each comparison: verdict, A and B, differences."""
     return Report(
         sections=[*_points(comparisons), *(_section(comparison) for comparison in comparisons)],
         document=one_or_list(comparisons),
@@ -81,7 +81,7 @@ def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
 
 
 def _speed_of(side: str, one: ExperimentComparison) -> str:
-    """Return the speed of side `a` or `b` as text, or its status without a speed."""
+    """Return the speed of experiment `side` (`a` or `b`) as text, or its status if it failed."""
     operand: Operand = getattr(one, side)
     if not operand.status.completed:
         return "OOM" if operand.status is Status.OOM else operand.status.value
@@ -142,7 +142,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
-    """Return the rows of the table of both sides; fewer if calls of an operation are counted."""
+    """Return the figures in the table of A and B, fewer if one operation is called on its own."""
     if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
@@ -155,7 +155,7 @@ def _facts(one: ExperimentComparison) -> Sequence[Column]:
 def _shared_metrics(
     one: ExperimentComparison,
 ) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
-    """Yield pairs of a metric of A and B's metric of that name (or None), then B's own metrics."""
+    """Yield pairs of A's and B's metric of one name; a missing one is None, or has no value."""
     theirs = {metric.key: metric for metric in one.b.metrics}
     for metric in one.a.metrics:
         yield metric, theirs.pop(metric.key, None)
@@ -180,7 +180,7 @@ def setting_text(value: Any) -> str:
 
 
 def differences_table(headers: Sequence[str], differences: Sequence[Difference]) -> Table:
-    """Return a table of differences between two sides, with the value of each."""
+    """Return a table of what differs between A and B: a name and both values in each row."""
     rows = [(diff.key, setting_text(diff.a), setting_text(diff.b)) for diff in differences]
     return listed(headers, rows)
 

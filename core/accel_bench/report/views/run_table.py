@@ -79,7 +79,7 @@ MORE = ("step", "last loss", "status")
 def stacks_report(
     summaries: Sequence[Summary], verbose: bool = False, wide: bool = False
 ) -> Report:
-    """Return a report with a section for each scenario; `verbose` adds columns and breakdowns.
+    """Return a report with a section for each scenario; `verbose` adds columns and details.
 
     The added columns form a table of their own, unless the page is `wide`.
     """
@@ -112,7 +112,7 @@ def _section(summary: Summary, verbose: bool, wide: bool) -> Section:
 
 
 def extra_tables(summary: Summary) -> list[Table]:
-    """Return the tables of metrics and of sections, which follow the table of stacks.
+    """Return the tables below the table of stacks: of metrics, and of the summary's sections.
 
     Sections that show metrics themselves stand before the table of the other metrics.
     """
@@ -123,7 +123,7 @@ def extra_tables(summary: Summary) -> list[Table]:
 
 
 def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
-    """Return the tables of a section; a note in their place if the section fails."""
+    """Return the tables of the summary's section `name`; if it fails, a table with only a note."""
     document = summary.sections[name]
     try:
         tables = _section_values(summary, name, "tables", Table)
@@ -136,7 +136,8 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iterator[str]:
-    """Yield sentences of sections on the stacks (`notes`) or on a row (`details`), and failures."""
+    """Yield sentences of all sections: on the stacks if `what` is `notes`, on the stack of `row` if
+    it is `details`. For a section that fails, the sentence states the error."""
     for name in summary.sections:
         try:
             yield from _section_values(summary, name, what, str, *row) or ()
@@ -147,9 +148,8 @@ def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iter
 def _section_values(
     summary: Summary, name: str, what: str, kind: type[SectionValueT], *row: ExperimentSummary
 ) -> Sequence[SectionValueT] | None:
-    """Return the values of a section's function named `what`; None for a section without it.
-
-    Raises PluginError that names the section, also for values of another type than `kind`.
+    """Return the values that the section's function `what` returns; None if it has no such
+    function. Raises PluginError that names the section, also if a value is not of the type `kind`.
     """
     entry = find_entry(GROUP, KIND, name)
     if not hasattr(entry.load(), what):
@@ -162,7 +162,7 @@ def _section_values(
 
 
 def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
-    """Yield the CSV columns of accel-bench's own sections, and of others in the summaries."""
+    """Yield the CSV columns of accel-bench's sections, and of other sections in the summaries."""
     named = dict.fromkeys(name for summary in summaries for name in summary.sections)
     for name, entry in find_entries(GROUP, KIND).items():
         if entry.is_ours or name in named:
@@ -170,10 +170,8 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
 
 
 def _constants(name: str, what: str) -> Sequence[Any]:
-    """Return the constant `what` of a section, such as its columns; empty if it cannot be loaded.
-
-    A column whose cell fails raises an error that names the section.
-    """
+    """Return the sequence that the section `name` defines as `what`, such as its columns. Empty
+    without it, or if the section cannot be loaded. A failing column's error names the section."""
     entry = find_entry(GROUP, KIND, name)
     try:
         items: Sequence[Any] = tuple(getattr(entry.load(), what, ()))
@@ -189,12 +187,12 @@ def _cell(entry: DoorEntry, cell: Callable[[Any], Any], row: Any) -> Any:
 
 
 def stack_columns(summary: Summary) -> list[Column]:
-    """Return the columns of figures in the table of stacks, for rows of the summary."""
+    """Return the columns of figures in the table of stacks, without those that name a row."""
     return _columns(summary)[1]
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return a page's notes, the headline's included and `doubts` left out, then the details."""
+    """Return a page's notes, except `doubts`, then details; the headline's reasons are included."""
     shared = _reasons_of_all(summary)
     rows = [
         row.model_copy(
@@ -218,7 +216,7 @@ def _reasons_of_all(summary: Summary) -> list[str]:
 
 
 def _notes(summary: Summary, headline: str) -> list[str]:
-    """Return the notes of a page, without reasons that its headline states."""
+    """Return the notes of a page, without reasons that `headline` states."""
     return [
         *([summary.race.text] if summary.race else []),
         *summary.notices,
@@ -243,7 +241,7 @@ def _load_notes(summary: Summary) -> list[str]:
 
 
 def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
-    """Return the columns that identify a row, such as the stack, and its columns of figures."""
+    """Return two lists: columns that identify a row, such as the stack, and columns of figures."""
     keys = list(dict.fromkeys(key for row in summary.experiments for key in row.sweep))
     tagged = any(is_chosen(row.tag, row.sweep) for row in summary.experiments)
     keys = [] if tagged else keys  # the tags tell the points apart
@@ -280,7 +278,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return a column of the compared quantity, or none if it is a default or has no values."""
+    """Return a column of the compared quantity; none for the default quantity or without values."""
     known = (row.quantity for row in summary.experiments if row.quantity.value)
     by_name = {quantity.name: quantity for quantity in known}
     return [
@@ -306,7 +304,7 @@ def speed_unit(summary: Summary) -> str:
 
 
 def _metric_tables(summary: Summary, shown: Collection[str]) -> list[Table]:
-    """Return the table of the scenario's metrics without `shown`; an empty list if none is left."""
+    """Return a table of the metrics whose names are not in `shown`; an empty list without any."""
     metrics = (metric for row in summary.experiments for metric in row.metrics)
     names = labels(metric for metric in metrics if metric.name not in shown)
     rows = []
@@ -339,7 +337,7 @@ def _step(step: Any) -> str:
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return a row's verdict on the speed, `baseline` or failed status; None without a verdict."""
+    """Return a row's verdict on the speed; or `baseline`, the status of a failed run, or None."""
     if not row.status.completed:
         return row.status.value
     if row.stack == baseline:
@@ -361,7 +359,7 @@ def _evidence(summary: Summary) -> list[str]:
 
 
 def _reason_notes(summary: Summary, headline: str) -> list[str]:
-    """Return reasons why rows are not ok, each once, unless the headline states them."""
+    """Return reasons why rows are not ok, without those in `headline`, and notes on the load."""
     reasons = [
         (label(row), reason)
         for row in summary.experiments
@@ -371,7 +369,7 @@ def _reason_notes(summary: Summary, headline: str) -> list[str]:
 
 
 def _reasons(row: ExperimentSummary, baseline: str, headline: str) -> Iterator[str]:
-    """Yield the reasons of one row that are not in the headline."""
+    """Yield the reasons of one row that `headline` lacks; `baseline` is the baseline's name."""
     degraded = "degraded: " if row.status.completed else ""
 
     def said(reason: str) -> bool:

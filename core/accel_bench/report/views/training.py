@@ -1,4 +1,4 @@
-"""Cells that compare a stack's training with the baseline's: a word, and the distance."""
+"""Table cells that compare a stack's loss, update or output with the baseline's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from accel_bench.report.table import Column
 def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) -> Column:
     """Return a column of verdicts on `what`: the `loss`, the `update` or the `output`.
 
-    `compared` returns a row's object with the fields of a `TrainingComparison`, or None.
+    `compared` returns for a row an object with the fields of a `TrainingComparison`, or None.
     """
 
     def cell(row: Any) -> tuple[str, ...] | None:
@@ -32,10 +32,9 @@ def verdict_column(what: str, compared: Callable[[Any], Any] = lambda row: row) 
 def verdict_parts(
     word: str, difference: float | None, tolerance: float | None, estimated: bool = False
 ) -> tuple[str, ...]:
-    """Return a cell's parts: `equivalent`, `0.02 %,` and `limit 0.1 %`, or the word alone.
-
-    A distance estimated by sketches is `~0.02 %,`.
-    """
+    """Return a cell's parts: the verdict's word, the difference and its limit, or the word alone.
+    An example is `equivalent`, `0.02 %,`, `limit 0.1 %`; a difference estimated by sketches has
+    `~`."""
     _, within, who = word.partition(WITHIN)
     # `by design` fits a narrow page, and so do two lines.
     words = (within, who.strip()) if within else (word.removeprefix("different "),)
@@ -48,7 +47,7 @@ def verdict_parts(
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
-    """Return a text on the cost of comparing the changes of weights, and on their exactness."""
+    """Return a text on the cost of comparing a row's update, and whether the result is exact."""
     cost = row.update_cost
     if cost is None:
         return ""

@@ -2,7 +2,7 @@
 
 Python imports this module at startup, since its folder is the first of PYTHONPATH in an observed
 command and its child processes, and only there. The module then imports another `sitecustomize`
-that it hides. A process that never imports torch pays for one entry of `sys.meta_path`.
+that it hides. A process that never imports torch only has one more entry in `sys.meta_path`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ThenObserve:
 
 
 def _start(torch: Any) -> None:
-    """Import the package beside this file under a private name, and start the observer."""
+    """Import the package `watching` under a private name, and start the observer."""
     package = os.path.join(FOLDER, "watching")
     spec: Any = importlib.util.spec_from_file_location(
         "_accel_bench_ab_watching",

@@ -35,7 +35,7 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Broadcast scalar parameters from rank 0, and exempt them from DeepSpeed's in the block."""
+    """Broadcast scalar parameters from rank 0; DeepSpeed does not do so in the `with` block."""
     scalars = [scalar for scalar in model.parameters() if not scalar.dim()]
     for scalar in scalars:
         torch.distributed.broadcast(scalar.data, src=0)
@@ -48,7 +48,7 @@ def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
 
 
 def declare_parameters(model: torch.nn.Module, engine: Any) -> None:
-    """Report to core each parameter that ZeRO partitions, with a function that reads it whole.
+    """Report to core each parameter that ZeRO partitions, with a function that gathers it.
 
     `engine` is DeepSpeed's engine of the model.
     """

@@ -43,7 +43,7 @@ def set_ranks(run: Run) -> None:
 
 @contextlib.contextmanager
 def variables(values: dict[str, str]) -> Iterator[None]:
-    """Set environment variables to `values` within the block, and restore them afterwards."""
+    """Set environment variables to `values` in the `with` block, and restore them afterwards."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

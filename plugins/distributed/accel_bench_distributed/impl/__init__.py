@@ -53,7 +53,8 @@ class Sharding:
 
 
 def make_mesh(run: Run, sizes: Sizes) -> DeviceMesh:
-    """Return the mesh of all ranks: replicas outermost, then shards, then tensor parallelism."""
+    """Return the mesh of all ranks; its dimensions are `replicate` (outermost), `shard`,
+    `tensor`."""
     if not torch.distributed.is_initialized():
         store = torch.distributed.HashStore()
         kind = backends_for(run.device_type, run.scenario.resources.backend)

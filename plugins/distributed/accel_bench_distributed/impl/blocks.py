@@ -50,7 +50,7 @@ def shard_blocks(run: Run, mesh: DeviceMesh, options: MeshOptions) -> None:
 
 
 def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Parameter]:
-    """Return the parameters of experts that get dispatched tokens, which FSDP2 ignores.
+    """Return the parameters of experts to which tokens are sent: FSDP2 must not shard them.
 
     The set is empty without the option `dispatch`.
     """
@@ -60,9 +60,9 @@ def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Paramet
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
     """Shard the batch norms of each part as one group, without 16-bit copies of their weights.
 
-    `settings` are the arguments of `fully_shard`. The statistics of batch norms are float32, so
-    torch requires float32 weights too, even for 16-bit inputs and outputs. A part contains all
-    modules of a recomputed block, or none.
+    `parts` are the repeated blocks, then the whole model: so no group mixes a recomputed block with
+    other modules. `settings` are the arguments of `fully_shard`. The statistics of batch norms are
+    float32, so torch requires float32 weights too, even for 16-bit inputs and outputs.
     """
     policy: MixedPrecisionPolicy = settings["mp_policy"]
     if policy.param_dtype is None:
@@ -79,8 +79,8 @@ def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -
 def replicate_scalars(model: nn.Module) -> set[nn.Parameter]:
     """Average gradients of scalar parameters over all ranks in each backward; return the scalars.
 
-    FSDP2 supports no tensor without dimensions, such as CLIP's temperature. An averaged gradient
-    stays correct when a further micro-batch is added and averaged.
+    FSDP2 supports no tensor without dimensions, such as CLIP's temperature. Accumulated gradients
+    are averaged again after each micro-batch, which keeps them correct.
     """
     scalars = {scalar for scalar in model.parameters() if not scalar.dim()}
     for scalar in scalars:
@@ -99,8 +99,8 @@ def check_weights(model: nn.Module, policy: MixedPrecisionPolicy) -> None:
     """Raise ScenarioError if the model has quantized weights that FSDP2 would destroy.
 
     FSDP2 gathers plain parameters. It loses the metadata of other libraries' tensor classes, except
-    for bitsandbytes' 4-bit weights, whose modules keep a copy. Weights packed into elements of one
-    dtype lose their meaning in a cast to another.
+    for bitsandbytes' 4-bit weights, whose modules keep a copy. Packed weights, several in an
+    element, lose their meaning if the elements are cast to another dtype.
     """
     for name, weight in model.named_parameters():
         kind = type(weight)

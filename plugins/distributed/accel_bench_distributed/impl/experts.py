@@ -22,7 +22,8 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -
     """Divide the experts of all layers over the ranks in place; return the number of these layers.
 
     With `dispatch` each rank has its own tokens, and sends them to the ranks of their experts.
-    Raises ScenarioError if the model has no experts, or a number that the ranks do not divide.
+    Raises ScenarioError if the model has no experts, or if their number is no multiple of the
+    ranks'.
     """
     layers = [module for module in model.modules() if is_experts(module)]
     if not layers:
@@ -44,9 +45,9 @@ def is_experts(module: Any) -> bool:
 
 
 def _divide(layer: Any, mesh: DeviceMesh) -> None:
-    """Keep only this rank's experts of a layer.
+    """Replace a layer's experts by this rank's share of them.
 
-    Raises ScenarioError if the ranks do not divide the number of experts.
+    Raises ScenarioError if the number of experts is no multiple of the number of ranks.
     """
     size, experts = mesh.size(), layer.num_experts
     if experts % size:
@@ -62,8 +63,8 @@ def _divide(layer: Any, mesh: DeviceMesh) -> None:
 class DividedExperts:
     """Forward pass of a layer's experts on a rank that holds a part of the experts.
 
-    All ranks hold the same tokens. Each computes its experts' contribution, and contributions are
-    summed.
+    All ranks hold the same tokens. Each rank computes what its own experts contribute to the
+    output, and the contributions of all ranks are summed.
     """
 
     def __init__(self, layer: Any, mesh: DeviceMesh) -> None:
@@ -87,7 +88,7 @@ class DividedExperts:
         return summed.redistribute(placements=[Replicate()]).to_local()
 
     def _to_all(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the tensor as it is, but with a gradient that is summed over the ranks."""
+        """Return the same tensor; in the backward pass its gradient is summed over the ranks."""
         spread = DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
         return spread.to_local(grad_placements=[Partial()])
 
@@ -125,10 +126,10 @@ class DispatchedExperts:
         return weighted.sum(1).to(hidden_states.dtype)
 
     def _exchange(self, rows: torch.Tensor, received: list[int], sent: list[int]) -> torch.Tensor:
-        """Return the rows that all ranks send to this rank, in order of ranks.
+        """Send rows to all ranks, and return the rows that all ranks send to this rank.
 
-        `received` and `sent` are the numbers of rows from and to each rank, and `rows` are the rows
-        to send.
+        `rows` and the result are in order of ranks. `sent` and `received` are the numbers of rows
+        to and from each rank.
         """
         exchanged: torch.Tensor = all_to_all_single_autograd(rows, received, sent, self._group)
         return exchanged
@@ -138,9 +139,10 @@ class DispatchedExperts:
 
 
 def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the experts' output, connected to the graph of `inputs` even if no token was received.
+    """Return the experts' output `computed`, which depends on `inputs` even if no token was
+    received.
 
-    Without this connection other ranks would wait for this rank's gradients.
+    Without this dependency autograd would skip exchanges of gradients, for which other ranks wait.
     """
     if computed.requires_grad:
         return computed
@@ -149,7 +151,7 @@ def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Ten
 
 @contextmanager
 def _own_parts(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Replace a layer's parameters by this rank's parts within the block; yield these parts."""
+    """Replace a layer's sharded parameters by this rank's parts in the block; yield the parts."""
     whole = dict(layer._parameters)
     parts = {name: weight.to_local() for name, weight in whole.items()}
     try:

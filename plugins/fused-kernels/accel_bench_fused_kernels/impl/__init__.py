@@ -47,7 +47,7 @@ class FusedModel:
         options: FusedKernelsOptions,
         libraries: Mapping[str, tuple[Library | None, str]],
     ) -> None:
-        """Prepare a root model, adapted or not, for `install`, which alone changes its code.
+        """Prepare a root model, with or without adapters, whose code only `install` changes.
 
         `libraries` has the library of each enabled part, or None and the reason why there is none.
         Raises PluginError for an architecture without rules.
@@ -219,7 +219,7 @@ class FusedModel:
         self.replacements.put(module, name, MethodType(function, module))
 
     def _own_loss(self) -> Any:
-        """Return the model's loss function. Raises LeftOut if it is not the one of transformers."""
+        """Return the model's loss function. Raises LeftOut if transformers does not define it."""
         original = self._causal.loss_function
         if original.__name__ != "ForCausalLMLoss":
             raise LeftOut(f"the model computes its loss with {original.__name__}")
@@ -257,7 +257,7 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the named modules whose `forward` no instance attribute replaces, by name."""
+    """Return, by name, the modules whose `forward` is their class's and no instance attribute."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 

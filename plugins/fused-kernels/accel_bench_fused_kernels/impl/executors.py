@@ -55,7 +55,7 @@ def by_liger(operation: str, fn: Any) -> Callable[..., Any]:
 
 
 def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
-    """Return a copy of a module that shares its weights and whose LoRA layers are fused."""
+    """Return a copy of a module, with the same weights and with fused LoRA layers."""
     from accel_bench_fused_kernels.impl.lora import fuse_lora
 
     twin = twin_of(fn)
@@ -64,7 +64,7 @@ def with_fused_lora(fn: nn.Module) -> Callable[..., Any]:
 
 
 def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
-    """Return a copy of a model that shares its weights and has all default kernels installed.
+    """Return a copy of a model, with the same weights and with all default kernels installed.
 
     `device` is the device type, by which the kernels' libraries are chosen.
     """
@@ -79,8 +79,7 @@ def with_fused_model(fn: nn.Module, device: str) -> Callable[..., Any]:
 
 
 def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
-    """Return a copy of a model that shares its weights and is patched by Liger with its
-    defaults."""
+    """Return a copy of a model, with the same weights and patched by Liger with its defaults."""
     from accel_bench_fused_kernels.impl.liger_patch import LigerPatch
 
     twin = twin_of(fn)
@@ -90,7 +89,7 @@ def with_liger_model(fn: nn.Module) -> Callable[..., Any]:
 
 
 def twin_of(module: nn.Module) -> nn.Module:
-    """Return a copy of a module that shares its parameters and buffers."""
+    """Return a copy of a module, with the same parameter and buffer objects."""
     shared = [*module.parameters(), *module.buffers()]
     return copy.deepcopy(module, {id(tensor): tensor for tensor in shared})
 

@@ -14,11 +14,10 @@ ATTENTION = ("flash", "fmha", "sdpa", "cudnn")
 
 
 def kernels_seen(run: Any) -> dict[str, int] | str:
-    """Return the number of launches of fused and attention kernels in one micro-batch, by kernel
-    name.
+    """Return the number of launches of fused and attention kernels in a micro-batch, by kernel.
 
-    Returns the reason as a string instead if profiling fails. Metrics are read before this, and
-    gradients are dropped after it. The unwrapped model is used, which waits for no other rank.
+    Returns the reason as a string instead if profiling fails. Call it after metrics are read: it
+    drops gradients. The unwrapped model computes, so that no rank waits for another.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -35,8 +34,8 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Return whether launches of a kernel are counted: its name has a part in `FUSED` or
-    `ATTENTION`."""
+    """Return whether a kernel's launches are counted, by texts (`FUSED`, `ATTENTION`) in its
+    name."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 

@@ -36,11 +36,10 @@ scaling by token, no accuracy or predictions, automatic implementation."""
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` method of an RMS norm. Equal norms share one function, which compiles
-    once.
+    """Return the `forward` method of an RMS norm, the same function for equal norms.
 
-    `offset` is added to the weights. `in_float32` multiplies by them in float32, before rounding.
-    The backward overwrites the incoming gradient unless `shared_gradient` is true.
+    `offset` is added to the weights. If `in_float32`, the weights multiply float32 values, before
+    rounding. The backward overwrites the incoming gradient unless `shared_gradient` is true.
     """
     casting = "gemma" if in_float32 else "llama"
 

@@ -23,8 +23,8 @@ class LigerPatch:
     """Liger's changes to a model, to its modeling module and to torch, which can be undone."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Prepare a root model, adapted or not, for `apply`. Raises PluginError if Liger has no
-        patch for its architecture."""
+        """Prepare a root model, with or without adapters, for `apply`. Raises PluginError if Liger
+        has no patch for its architecture."""
         known = (m for m in model.modules() if _model_type(m) in MODEL_TYPE_TO_APPLY_LIGER_FN)
         causal = next((m for m in known if type(m).__name__.endswith("ForCausalLM")), None)
         if causal is None:
@@ -35,10 +35,10 @@ class LigerPatch:
         """Attributes replaced by Liger."""
 
     def apply(self, wanted: dict[str, bool]) -> None:
-        """Patch the model with Liger's defaults, changed by `wanted`, which maps Liger's arguments
-        such as `rope` to switches.
+        """Patch the model with Liger's defaults, overridden by `wanted`.
 
-        Raises PluginError if Liger cannot patch the model, or if a change would have no effect.
+        `wanted` maps arguments of Liger's function, such as `rope`, to True or False. Raises
+        PluginError if Liger cannot patch the model, or if an override would have no effect.
         """
         if "swiglu" in wanted:
             wanted = {**wanted, "geglu": wanted["swiglu"]}
@@ -64,8 +64,7 @@ class LigerPatch:
         self._refuse_unread_attributes()
 
     def _refuse_unread_attributes(self) -> None:
-        """Raise PluginError if Liger set an attribute that the modeling module did not have, and so
-        does not use."""
+        """Raise PluginError if Liger set a new attribute, which no code of the model reads."""
         for owner, name, before in self._changed:
             if before is ABSENT and not isinstance(owner, nn.Module):
                 raise PluginError(

@@ -91,7 +91,7 @@ class Fusion:
             self._bind(member, Single(member).forward)
 
     def _read(self, model: nn.Module) -> dict[str, FusedLayer]:
-        """Return the adapted layers that can be fused, by name, and count the others by reason."""
+        """Return the adapted layers that can be fused, by name; count the others by reason."""
         layers: dict[str, FusedLayer] = {}
         for name, module in model.named_modules():
             if isinstance(module, LoraLayer):
@@ -103,9 +103,9 @@ class Fusion:
         return layers
 
     def _fuse_children(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> None:
-        """Fuse layers of a module that have the same input, and remove them from `adapted`.
+        """Fuse children of `parent` that have the same input, and remove them from `adapted`.
 
-        `name` is the module's name, and `adapted` are the layers by name that are not fused yet.
+        `name` is the parent's name in the model. `adapted` has the layers that are not fused yet.
         """
         whole = self._gated_mlp(name, parent, adapted)
         for names in SAME_INPUT:
@@ -122,10 +122,9 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> bool:
-        """Fuse a module into one function if it is a gated MLP with an adapter, and return whether
-        it is.
+        """Fuse `parent` into one function if it is a gated MLP with an adapter; return whether so.
 
-        `name` is the module's name, and `adapted` are the adapted layers by name.
+        `name` is the parent's name in the model, and `adapted` has the adapted layers by name.
         """
         members = _members(name, parent, GATED, adapted)
         if len(members) < len(GATED) or all(member.adapter is None for member in members):
@@ -216,10 +215,10 @@ class _Traced:
 def _members(
     name: str, parent: nn.Module, names: Sequence[str], adapted: dict[str, FusedLayer]
 ) -> list[FusedLayer]:
-    """Return the children of a module called `names` that can be fused, adapted or frozen, in that
-    order.
+    """Return the children of `parent` that can be fused, of those in `names`, in this order.
 
-    `name` is the module's name, and `adapted` are the adapted layers by name.
+    `name` is the parent's name in the model. `adapted` has the adapted layers by name; children
+    without an adapter can be fused too.
     """
     members = []
     for own in names:

@@ -19,8 +19,8 @@ WORD_BITS = 32
 
 @dataclass(frozen=True)
 class Base:
-    """Linear layer of torch, and base class of other base layers; attributes are read at each
-    call."""
+    """Frozen linear layer under an adapter: torch's own kind, and base class of the other kinds.
+    The layer's attributes are read at each call."""
 
     layer: Any
     """Module with the weights."""
@@ -51,7 +51,7 @@ class Base:
         return weight.to(dtype)
 
     def backward_dtype(self, inputs: torch.dtype) -> torch.dtype | None:
-        """Return the dtype of matrix products in the backward for inputs of a dtype, or None for
+        """Return the dtype of the backward's matrix products, given that of the inputs; None for
         the dtype of the outputs."""
         return None
 
@@ -182,7 +182,7 @@ class TritonPackedBase(PackedBase):
 
 
 def find_base(layer: nn.Module) -> Base | str:
-    """Return a module as a base layer of its kind, or a short reason why it is unsupported."""
+    """Return a wrapper of a frozen layer by its kind, or a short reason why it is unsupported."""
     bitsandbytes: Any = sys.modules.get("bitsandbytes")
     if bitsandbytes is not None and isinstance(layer, bitsandbytes.nn.Linear4bit):
         return FourBitBase(layer)
@@ -200,8 +200,7 @@ def find_base(layer: nn.Module) -> Base | str:
 
 
 def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
-    """Return the dtype of matrix products with `inputs`: autocast's dtype if it is enabled on their
-    device, else their own."""
+    """Return the dtype of matrix products with `inputs`: autocast's if enabled, else their own."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
@@ -209,8 +208,7 @@ def compute_dtype(inputs: torch.Tensor) -> torch.dtype:
 
 
 def _linear(layer: nn.Module, weight: Any) -> Base | str:
-    """Return torch's linear layer as a base layer of the kind of its `weight`, or a reason why it
-    is unsupported."""
+    """Return a wrapper of torch's linear layer by the kind of `weight`, or why there is none."""
     if type(weight) in (torch.Tensor, nn.Parameter):
         return Base(layer) if weight.is_floating_point() else "the base's weight is of integers"
     if callable(getattr(weight, "dequantize", None)):
@@ -219,8 +217,7 @@ def _linear(layer: nn.Module, weight: Any) -> Base | str:
 
 
 def _packed(layer: Any) -> Base | str:
-    """Return GPTQModel's layer as a base layer by its packing and kernel, or a reason why it is
-    unsupported."""
+    """Return a wrapper of GPTQModel's layer by its packing and kernel, or why there is none."""
     if layer.bits not in (2, 4, 8) or layer.qzero_format() != 2 or layer.adapter:
         return "the base's packing is not known"
     if isinstance(layer, _class("tritonv2", "TritonV2Linear")):

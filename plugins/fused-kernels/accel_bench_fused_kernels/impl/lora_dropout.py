@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class Draw:
-    """Dropout mask, or the generator's state from which it can be redrawn; one of both is None."""
+    """Dropout mask, or the random generator's state to redraw it; exactly one of both is None."""
 
     state: torch.Tensor | None
     """State of the device's generator before the draw; None if the mask is stored instead."""
@@ -49,8 +49,7 @@ def drop(inputs: torch.Tensor, probability: float, draw: Draw) -> torch.Tensor:
 def drop_again(
     inputs: torch.Tensor, probability: float, draw: Draw
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the result of `drop` for the same arguments, and the mask, without a new random
-    draw."""
+    """Return the dropped inputs and the mask that `drop` drew for the same arguments."""
     if draw.mask is not None:
         return inputs * draw.mask * scale(probability), draw.mask
     assert draw.state is not None
@@ -70,8 +69,7 @@ def scale(probability: float) -> float:
 
 
 def _keeps_masks(like: torch.Tensor) -> bool:
-    """Return whether masks must be stored for a tensor like `like`, since code is compiled or a
-    CUDA graph is captured."""
+    """Return whether masks for `like` must be stored: in compiled code or captured CUDA graphs."""
     if torch.compiler.is_compiling():
         return True
     return like.is_cuda and bool(torch.cuda.is_current_stream_capturing())

@@ -21,8 +21,8 @@ class Single:
     def forward(self, inputs: torch.Tensor, *others: Any, **keywords: Any) -> torch.Tensor:
         """Return the layer's output. The method replaces the layer's forward.
 
-        It calls the original forward if the layer cannot be fused now, or has more arguments than
-        `inputs`.
+        The original forward is called if the layer cannot be fused now, or if there are more
+        arguments than `inputs`.
         """
         alone = self.member.adapter is None or others or keywords
         if alone or not self.member.ready():
@@ -34,9 +34,9 @@ class Single:
 class InputGroup:
     """Projections that a model calls with the same tensor in succession.
 
-    The first call computes all outputs. The later calls return theirs if the input and weights are
-    unchanged. Otherwise each layer computes alone from then on, since unused outputs would make a
-    group slower.
+    The first projection's call computes the outputs of all. Each later call returns its
+    projection's output if the input and weights are unchanged. Otherwise each projection computes
+    alone from then on, since unused outputs would make a group slower.
     """
 
     def __init__(self, members: Sequence[FusedLayer]) -> None:
@@ -67,10 +67,9 @@ class InputGroup:
     def forward_other(
         self, place: int, inputs: torch.Tensor, *others: Any, **keywords: Any
     ) -> torch.Tensor:
-        """Return the output of the layer at index `place` for `inputs`, computed by the first
-        layer's call.
+        """Return the output of the layer at index `place`, computed by the first layer's call.
 
-        It computes the layer alone if the input or weights have changed, or for more arguments.
+        The layer computes alone if the input or weights have changed, or for more arguments.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -100,7 +99,8 @@ class InputGroup:
 class LaterLayer:
     """Forward of a later projection of an input group.
 
-    A bound method compiles once for all blocks, a partial function once per block.
+    It is a bound method, which compiles once for all blocks; a partial function compiles once per
+    block.
     """
 
     def __init__(self, group: InputGroup, place: int) -> None:
@@ -124,8 +124,8 @@ class Mlp:
         self.inner = (*[member.layer for member in members], module.act_fn)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the MLP's output for `inputs`. The method replaces the MLP's forward, and calls it
-        if a layer cannot be fused now."""
+        """Return the MLP's output for `inputs`. The method replaces the MLP's original forward, and
+        calls the original if a layer cannot be fused now."""
         unseen = not any([is_hooked(layer) for layer in self.inner])
         if not unseen or not all([member.ready() for member in self.members]):
             result: torch.Tensor = type(self.module).forward(self.module, inputs)

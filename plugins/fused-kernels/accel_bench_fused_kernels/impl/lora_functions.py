@@ -66,11 +66,11 @@ def project(
 
 
 def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> torch.Tensor:
-    """Return a gated MLP's output for inputs of shape (..., in); of the intermediate tensors, only
-    gate and up are stored.
+    """Return a gated MLP's output for inputs of shape (..., in).
 
-    `matrices` are A and B of gate, up and down in turn, None without an adapter. All tensors are
-    stored before the last product begins, which checkpointing then omits from the recomputation.
+    `matrices` are A and B of gate, up and down in turn, None without an adapter. Of the
+    intermediate tensors, only gate and up are stored, and before the last product begins, so that
+    checkpointing does not recompute this product.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
     with torch.no_grad():
@@ -153,7 +153,7 @@ class _MlpBackward(torch.autograd.Function):
 
 
 class _MlpForward(torch.autograd.Function):
-    """Autograd function with the forward of a gated MLP; its gradient passes to `_MlpBackward`."""
+    """Autograd function with a gated MLP's forward, which passes its gradient to `_MlpBackward`."""
 
     @staticmethod
     def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
@@ -184,10 +184,9 @@ def _differentiate_product(
     gate: torch.Tensor,
     up: torch.Tensor,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the gradients of gate and up, given the gradient of `activated * up`; None for both if
-    that is None.
+    """Return the gradients of gate and up, given the gradient of `activated * up`.
 
-    The gradient and `activated` are overwritten.
+    Both are None if that gradient is None. Otherwise it and `activated` are overwritten.
     """
     if gradient is None:
         return None, None
@@ -197,8 +196,7 @@ def _differentiate_product(
 
 
 def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[LoraPart]:
-    """Return the projections as parts, each with its adapter's matrices A and B; `matrices` has
-    them in turn."""
+    """Return a `LoraPart` for each projection, with its matrices A and B from `matrices`."""
     return [
         LoraPart(projection, matrices[2 * place], matrices[2 * place + 1])
         for place, projection in enumerate(projections)
@@ -206,9 +204,10 @@ def _parts(projections: Sequence[BaseProduct], matrices: Sequence[Any]) -> list[
 
 
 def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) -> None:
-    """Save tensors, visible to hooks and checkpointing, and generator states for the backward.
+    """Save tensors and states of random generators for the backward.
 
-    `tensors` are saved first, then the products, masks and matrices of `parts`.
+    `tensors` are saved first, then the products, masks and matrices of `parts`. Hooks and
+    checkpointing see all these tensors, but not the states.
     """
     ctx.states = [part.draw.state if part.draw is not None else None for part in parts]
     masks = [part.draw.mask if part.draw is not None else None for part in parts]
@@ -220,10 +219,9 @@ def _save(ctx: Any, tensors: Sequence[torch.Tensor], parts: Sequence[LoraPart]) 
 def _saved(
     ctx: Any, count: int, needs: Sequence[LoraPart]
 ) -> tuple[list[torch.Tensor], list[LoraPart]]:
-    """Return the first `count` saved tensors, and the projections with their saved matrices and
-    draws.
+    """Return what `_save` has saved: the first `count` tensors, and the parts.
 
-    `needs` are the projections with flags for required gradients in place of the matrices.
+    `needs` are the parts with flags for required gradients in place of the matrices.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]

@@ -113,7 +113,7 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def _member(name: str, layer: nn.Module, base: nn.Module, adapter: str | None) -> FusedLayer | str:
-    """Return a layer to fuse if its `base` is known, frozen and unpatched, or else a reason.
+    """Return a layer to fuse if its `base` is known, frozen and unpatched, or else the reason.
 
     `adapter` is the name of its adapter, or None.
     """

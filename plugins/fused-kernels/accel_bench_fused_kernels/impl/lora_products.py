@@ -97,8 +97,7 @@ def multiply_narrow(parts: Sequence[LoraPart], inputs: torch.Tensor) -> list[Lor
 
 
 def prepare_draw(projection: BaseProduct, like: torch.Tensor) -> Draw:
-    """Return the state from which a projection's dropout is drawn, for an input of the shape and
-    device of `like`."""
+    """Return the random state (or mask) of a projection's dropout for an input like `like`."""
     return lora_dropout.prepare(like.to(projection.dropout_dtype), projection.dropout)
 
 
@@ -143,7 +142,7 @@ def differentiate(
 ) -> Gradients:
     """Return the gradients of the inputs and of each part's matrices, for projections of one input.
 
-    `gradients` has each output's gradient, or None for an unused output. `needed` tells if the
+    `gradients` has each output's gradient, or None for an unused output. `needed` tells whether the
     inputs' gradient is required.
     """
     total: torch.Tensor | None = None
@@ -178,10 +177,9 @@ def differentiate(
 def _differentiate_up(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradient of the product with A, and the gradient of B or None if it is not
-    required.
+    """Return the gradients of the product with A and of B, the latter None if not required.
 
-    `gradient` is the output's.
+    `gradient` is the gradient of the projection's output.
     """
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
@@ -272,10 +270,9 @@ def _ranks(parts: Sequence[LoraPart]) -> list[int]:
 def _add_dense(
     total: torch.Tensor | None, gradient: torch.Tensor, projection: BaseProduct
 ) -> torch.Tensor:
-    """Return `total` with a projection's gradient through its frozen matrix added, or that gradient
-    alone if `total` is None.
+    """Return `total` (None: 0) plus the input's gradient through a projection's frozen matrix.
 
-    `gradient` is the output's.
+    `gradient` is the gradient of the projection's output. A given `total` is changed in place.
     """
     dtype = projection.backward_dtype or gradient.dtype
     matrix, gradient = projection.dequantize(dtype), gradient.to(dtype)
@@ -293,14 +290,14 @@ def _add(
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """Return `narrow`, cloned in compiled code, which cannot store views of other tensors."""
+    """Return the product `narrow`, cloned in compiled code, which cannot store views."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 
 def _is_kept_elsewhere() -> bool:
-    """Return whether a dispatch mode is active, as in selective checkpointing.
+    """Return whether a torch dispatch mode is active, such as that of selective checkpointing.
 
-    Such a mode keeps outputs of products, which must not change afterwards.
+    Such a mode keeps matrix products, which must not change afterwards.
     """
     return torch._C._len_torch_dispatch_stack() > 0
 
@@ -310,6 +307,6 @@ def _scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _given(matrix: torch.Tensor | None) -> torch.Tensor:
-    """Return a matrix, which is never None in a projection with an adapter."""
+    """Return an adapter's matrix, asserting that it is not None."""
     assert matrix is not None
     return matrix

@@ -16,7 +16,7 @@ class Replacements:
 
     @property
     def changes(self) -> tuple[tuple[Any, str, Any], ...]:
-        """Owner, name and original value of each attribute, in the order of replacement."""
+        """Owner, name and original value of replaced attributes, in the order of replacement."""
         return tuple(self._before)
 
     def put(self, owner: Any, name: str, value: Any) -> None:

@@ -18,11 +18,10 @@ NAMES = {
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` method of an RMS norm. Equal norms share one function, which compiles
-    once.
+    """Return the `forward` method of an RMS norm, the same function for equal norms.
 
-    `offset` is added to the weights. `in_float32` multiplies by them in float32, before rounding.
-    `shared_gradient` has no effect here.
+    `offset` is added to the weights. If `in_float32`, the weights multiply float32 values, before
+    rounding. `shared_gradient` has no effect here.
     """
 
     def rms_norm(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -56,9 +55,8 @@ def linear_cross_entropy(  # noqa: PLR0913 - the arguments of cross-entropy
 
     Shapes: hidden (tokens, hidden size), target (tokens,). `head` has `weight` and `bias`. Raises
     ValueError for a `softcap`. Torch returns the loss in the dtype of its inputs. 16-bit losses of
-    single tokens are therefore summed in float32: rounding each token's loss to 8 bits keeps 5
-    digits of the sum over thousands of tokens, and rounding the sum only 2. The cost is that the
-    backward recomputes the logits.
+    single tokens are therefore summed in float32. This keeps 5 digits of the sum over thousands of
+    tokens, and a 16-bit sum keeps only 2. The cost is that the backward recomputes the logits.
     """
     if softcap is not None:
         raise ValueError("torch's kernel does not bound logits")

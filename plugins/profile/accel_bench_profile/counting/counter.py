@@ -35,8 +35,9 @@ NOT_COUNTED = frozenset({"detach", "_record_function_enter_new", "_record_functi
 class OperationCounter:
     """Counter of operations between `start` and `stop`; compiled code counts as its kernels.
 
-    `sites` locates operations. The storages of `kept` tensors, such as weights, never count as
-    saved. `host_state` are tensors that are on the host on every device, such as step numbers.
+    `sites` finds an operation's source line. The storages of `kept` tensors, such as weights, never
+    count as saved. `host_state` are tensors that are on the host on every device, such as step
+    numbers.
     """
 
     def __init__(self, sites: Sites, kept: Iterable[Any], host_state: Iterable[Any]) -> None:
@@ -50,7 +51,8 @@ class OperationCounter:
     def start(self, host_calls: bool) -> None:
         """Start counting operations.
 
-        With `host_calls`, calls such as `Tensor.cpu` are counted too, which a compiler would trace.
+        With `host_calls` it counts calls such as `Tensor.cpu` too, by a mode that a compiler would
+        trace.
         """
         hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
         self._modes.enter_context(hooks)
@@ -67,11 +69,11 @@ class OperationCounter:
         return entries_of(self._totals)
 
     def add(self, key: EntryKey, figures: dict[Figure, int]) -> None:
-        """Add figures to the ledger entry of a site, an operation, its kind and its dtype."""
+        """Add figures to the ledger entry with the key `key`: site, operation, kind and dtype."""
         self._totals.setdefault(key, Counter()).update(figures)
 
     def run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Call and count an operation; return NotImplemented for tensors that wrap others."""
+        """Call and count the operation `func`; return NotImplemented if a tensor wraps others."""
         if any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented
         if self._paused or func.overloadpacket.__name__ in NOT_COUNTED:
@@ -120,7 +122,7 @@ class OperationCounter:
         self.add((site, operation, kind, dtype), figures)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count each storage of a tensor that autograd saves, once; return the tensor detached."""
+        """Count each storage of a tensor saved by autograd once; return the tensor detached."""
         self._paused = True
         try:
             for plain in plain_tensors(tensor):
@@ -152,7 +154,7 @@ class _HostCalls(TorchFunctionMode):
 
 
 def _names_host(args: Any, kwargs: Any) -> bool:
-    """Return whether the arguments of `.to` include "cpu"; a `torch.device` is ambiguous."""
+    """Return whether `Tensor.to` is called with the text "cpu"; a `torch.device` does not count."""
     return "cpu" in [
         value for value in (*args[1:2], kwargs.get("device")) if isinstance(value, str)
     ]
@@ -171,7 +173,7 @@ def _storages(tensors: Iterable[Any]) -> set[StorageWeakRef | None]:
 
 
 def _new_storages(used: list[torch.Tensor], made: list[torch.Tensor]) -> dict[Figure, int]:
-    """Return the number and bytes of new storages in an operation's results."""
+    """Return number and bytes of the storages that tensors in `made` have and in `used` lack."""
     before = {_storage(tensor) for tensor in used}
     new = {storage: tensor for tensor in made if (storage := _storage(tensor)) not in before}
     size = sum(

@@ -43,7 +43,7 @@ NAMES: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 def kind_of(func: Any, used: Sequence[torch.Tensor], made: list[torch.Tensor], flops: int) -> Kind:
     """Return the kind of an operation that does not synchronize.
 
-    `used` and `made` are the tensors that it takes and returns; `flops` are the FLOPs of its
+    `used` and `made` are the tensors that it takes and returns; `flops` are the FLOPs of its matrix
     products.
     """
     name = func.overloadpacket.__name__
@@ -75,9 +75,9 @@ def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 
 
 def _counts_a_mask(args: Any) -> bool:
-    """Return whether the indices of an operation include a mask, whose ones are counted first.
+    """Return whether an operation must first count the ones of a mask among its indices.
 
-    Writing a single host value by one index needs no such number.
+    No count is needed to write one host value by a single index.
     """
     indices = [index for index in args[1] if isinstance(index, torch.Tensor)]
     filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"
@@ -183,7 +183,7 @@ def _adds_up(name: str, given: Given) -> bool:
 
 
 def _slices(tensor: torch.Tensor, dim: int, number: int) -> int:
-    """Return the number of elements in a number of slices along a dimension."""
+    """Return the number of elements in `number` slices of a tensor along the dimension `dim`."""
     return number * (tensor.numel() // tensor.shape[dim] if tensor.numel() and tensor.dim() else 1)
 
 

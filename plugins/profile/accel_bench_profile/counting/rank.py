@@ -35,12 +35,12 @@ COMPILED = (
 
 
 def count(rank: Rank) -> RankLedger:
-    """Return the counts of one step of a worker's rank; function of the job purpose `count`."""
+    """Return the counted work of one step on a rank, for jobs with the purpose `count`."""
     return count_step(rank.run, partial(rank.take_steps, rank.build()))
 
 
 def count_step(run: Run, take_steps: Callable[[Stopwatch], None]) -> RankLedger:
-    """Return the counts of the step after the warm-up.
+    """Return the counted work of the step after the warm-up.
 
     `take_steps` trains with a stopwatch. Raises InvalidRunError if it returns before that step has
     ended.
@@ -73,7 +73,7 @@ class CountedSteps:
         """Do nothing: no time is measured."""
 
     def mark(self, phase: PhaseName) -> None:
-        """Pass the end of a phase of the step to the counter."""
+        """Tell the counter, if there is one, that a phase of the step has ended."""
         if self.counter is not None:
             self.counter.sites.mark(phase)
 
@@ -116,8 +116,8 @@ FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function
 def keep_provenance() -> None:
     """Make inductor keep the source lines of its kernels, if a compiler is available.
 
-    A marker in the configuration, which is part of the cache key but has no effect, excludes cached
-    graphs without source lines.
+    A marker in inductor's configuration changes the key of its cache, so that no graph without
+    source lines is taken from the cache.
     """
     if "torch._dynamo" not in sys.modules:
         return

@@ -46,7 +46,7 @@ NOWHERE = SourceLine("", "", 0, "")
 
 
 class Sites:
-    """Locator of the currently executed operation in a step of one model."""
+    """Locator of the operation that runs now in a step of one model: module and source line."""
 
     def __init__(self, model: Any) -> None:
         modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
@@ -61,7 +61,7 @@ class Sites:
         self.phase: Phase = "data"
 
     def mark(self, ended: PhaseName) -> None:
-        """Note the end of a phase of the step."""
+        """Switch to the phase of the step that follows the phase `ended`."""
         self.phase = FOLLOWING.get(ended, self.phase)
 
     def here(self) -> Site:
@@ -77,7 +77,7 @@ class Sites:
         return self.site(place, "backward" if backward else self.phase)
 
     def site(self, place: SourceLine, phase: Phase) -> Site:
-        """Return the ledger's site for a source line in a phase of the step."""
+        """Return the ledger's site for the source line `place` in a phase of the step."""
         key = (phase, place)
         if key not in self._known:
             self._known[key] = Site(
@@ -93,8 +93,8 @@ class Sites:
     def _walk(self, frame: FrameType | None) -> tuple[SourceLine, bool]:
         """Return the innermost source line outside of torch, with the model's innermost module.
 
-        The search goes outwards from `frame`. The second result is True if the line runs inside the
-        backward pass, if any, as in a recomputed forward pass.
+        The search goes outwards from `frame`. The second result is False if a backward pass runs
+        and the line is only the call that started it.
         """
         module: str | None = None
         line = NOWHERE
@@ -113,7 +113,8 @@ class Sites:
     def _module_of(self, frame: FrameType) -> str | None:
         """Return the name of the module whose method a frame executes; None for other functions.
 
-        A checkpointed module may be recomputed by its forward, without a call.
+        A checkpointed module that is recomputed may have a frame of its `forward`, but none of its
+        call.
         """
         if frame.f_code.co_varnames[:1] != ("self",):
             return None
@@ -124,8 +125,8 @@ class Sites:
     ) -> tuple[SourceLine, bool]:
         """Return the line of a Python backward function, or else the call of the backward pass.
 
-        `line` and `module` are known so far, and `frame` starts the backward pass. The second
-        result is True for the line of a backward function.
+        `line` and `module` are what the search has found so far, and `frame` starts the backward
+        pass. The second result is True for the line of a backward function.
         """
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
@@ -157,7 +158,7 @@ def is_users_file(file: str) -> bool:
 
 @cache
 def shown(file: str) -> str:
-    """Return a source file's path relative to its import folder; else its name."""
+    """Return a source file's path relative to its import folder, or only its name without one."""
     folders = (folder for folder in sys.path if folder and file.startswith(folder + os.sep))
     longest = max(folders, key=len, default="")
     return file[len(longest) + 1 :] if longest else os.path.basename(file)

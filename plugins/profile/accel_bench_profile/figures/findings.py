@@ -16,10 +16,10 @@ NOTHING = "nothing was recorded"
 
 
 def findings_of(profiles: Sequence[RankProfile]) -> tuple[ProfileFinding, ...]:
-    """Return the findings of all ranks, the most expensive first.
+    """Return the findings on all ranks, first those with a known cost, the most expensive first.
 
-    Then come findings without a known cost (ranks that wait, host reads), the longest kernel, and
-    marks for Nsight.
+    Then come ranks that wait for another, reads by the host, the longest kernel, and marks for
+    Nsight.
     """
     findings = [finding for profile in profiles for finding in _of_rank(profile, len(profiles) > 1)]
     findings += _read_findings(profiles)
@@ -86,7 +86,7 @@ def _host_findings(profile: RankProfile, step: float, who: str) -> Iterator[Prof
 
 
 def _read_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
-    """Yield a finding for each module and phase with host reads, over all ranks."""
+    """Yield a finding for each module and phase with host reads of tensors, over all ranks."""
     ranks: dict[ModulePhase, list[tuple[RankProfile, HostReads]]] = {}
     for profile in profiles:
         for read in profile.host.reads if profile.host and profile.step_seconds else ():
@@ -115,9 +115,10 @@ def _read_finding(profile: RankProfile, one: HostReads, who: str) -> ProfileFind
 
 
 def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
-    """Yield findings on exposed communication, and on ranks that wait for a slower rank.
+    """Yield findings on communication without concurrent computation, and on ranks that wait.
 
-    The rank with the least exposed communication counts; more of it on other ranks is waiting.
+    The cost is that of the rank with the least such communication; the excess on other ranks is
+    waiting.
     """
     ranks = [
         profile

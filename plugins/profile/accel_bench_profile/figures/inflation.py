@@ -62,8 +62,8 @@ class ProfiledRun:
     def recorded(self, event_seconds: float) -> dict[StepPart, float]:
         """Return the recorded seconds per unit of work by step part, without events' overhead.
 
-        `event_seconds` is the overhead of one event. The sum exceeds the measured seconds by the
-        remaining overhead.
+        `event_seconds` is the overhead of one event. Other overhead remains: the sum of all parts
+        exceeds the measured seconds.
         """
         steps = self.seconds / self.window_step_seconds / len(self.ranks)
         sums: dict[StepPart, float] = defaultdict(float)
@@ -91,11 +91,12 @@ def scaled(recorded: Seconds, seconds: float) -> dict[StepPart, float]:
 def without_inflation(
     sides: tuple[Seconds, Seconds], inflations: tuple[float, float]
 ) -> tuple[Seconds, Seconds]:
-    """Return the seconds of both sides without changes that only their different scaling causes.
+    """Return the seconds of two stacks by part, without changes that only their scaling causes.
 
-    Such changes move to the unexplained part. A part keeps the change that its scaled and its
-    recorded seconds have in common. Recorded seconds are in the scale of the side with less
-    overhead. `inflations` are the ratios of recorded to scaled seconds.
+    `sides` are both stacks' scaled seconds, and `inflations` their ratios of recorded to scaled
+    seconds. A part keeps the change that its scaled and its recorded seconds have in common.
+    Recorded seconds are in the scale of the stack with less overhead. Other changes move to the
+    unexplained part.
     """
     a, b = dict(sides[0]), dict(sides[1])
     for part in sorted({*a, *b} - {UNEXPLAINED}):

@@ -21,7 +21,7 @@ SHARED: Mapping[NamedKind, str] = {
 
 @lru_cache(maxsize=4096)
 def shared_kind(name: str) -> NamedKind | None:
-    """Return the kind of a kernel or operation by its name if ledgers share the kind, or None."""
+    """Return the kind of the kernel or operation `name`, or None for kinds that ledgers lack."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
 
@@ -67,26 +67,26 @@ WAITS = re.compile(r"^(cuda|hip)(Stream|Device|Event)Synchronize|^cudaMemcpy$|^c
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> Kind:
-    """Return the kind of an operation or kernel; `memory-bound` for unmatched names."""
+    """Return the kind of an operation or kernel by its name; `memory-bound` if no pattern fits."""
     known = (kind for kind, pattern in PATTERNS if re.search(pattern, name, re.IGNORECASE))
     return next(known, "memory-bound")
 
 
 def kind_of_operation(name: str) -> Kind:
-    """Return the kind of a host operation; `autograd` for an unmatched name without `::`."""
+    """Return a host operation's kind by its name; `autograd` for unknown names without `::`."""
     kind = kind_of(name)
     return "autograd" if kind == "memory-bound" and "::" not in name else kind
 
 
 @lru_cache(maxsize=4096)
 def fused_by(name: str) -> str:
-    """Return the fused operations shown by a kernel's name; empty for a plain kernel."""
+    """Return which fusion a kernel's name shows, such as `attention in one kernel`; else empty."""
     known = (what for what, pattern in FUSED if re.search(pattern, name, re.IGNORECASE))
     return next(known, "")
 
 
 def computes(name: str) -> bool:
-    """Return whether a host operation computes itself, rather than only calls other operations."""
+    """Return whether a host operation computes, rather than only calls other operations."""
     return kind_of_operation(name) not in ("autograd", "communication")
 
 
@@ -123,7 +123,7 @@ def step_kind(name: str) -> StepKind:
 
 
 def kind_in(name: str, role: str) -> StepKind:
-    """Return the kind of an operation that a module of a role, such as `norm`, calls itself."""
+    """Return the kind of an operation that a module with the role `role`, such as `norm`, calls."""
     kind = step_kind(name)
     if role == "attention" and kind == "matmul":
         return "attention" if ATTENTION_PARTS.search(name) else kind

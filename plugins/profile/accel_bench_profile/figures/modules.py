@@ -58,7 +58,7 @@ class ModuleTime(Frozen):
 
 
 class ModuleTimes(Frozen):
-    """Time of a profiled step of one rank, whose parts add up to the step."""
+    """Time of a profiled step of one rank, in parts whose times add up to the step."""
 
     steps: int
     """Number of profiled steps."""

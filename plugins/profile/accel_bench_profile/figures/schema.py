@@ -62,7 +62,7 @@ class FusedKernel(CallTime):
 
 
 class Gap(Frozen):
-    """Idle time at one module and phase, in every recorded step."""
+    """Idle time in one module and phase that occurs in every recorded step."""
 
     place: ModulePhase
 
@@ -166,7 +166,7 @@ class MemoryPeak(Frozen):
 
 
 class StepScalars(Frozen):
-    """Scalars of one unrecorded optimizer step of a rank, which is part of no metric."""
+    """Scalars of one unrecorded optimizer step of a rank; no metric includes this step."""
 
     seconds: float
 
@@ -234,7 +234,7 @@ class RankProfile(Frozen):
 
     @property
     def recorded(self) -> Literal["kernels", "operations"]:
-        """Subject of `kernels`: a device's kernels, or the host's operations."""
+        """What `kernels` lists: a device's `kernels`, or the host's `operations`."""
         of_device = self.host is not None and self.host.measures == "device idle"
         return "kernels" if of_device else "operations"
 

@@ -78,7 +78,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Cycle:
-    """Spans of consecutive recorded steps of one rank, by start."""
+    """Spans of consecutive recorded steps of one rank, in the order of their starts."""
 
     spans: Sequence[Span]
 
@@ -108,7 +108,7 @@ class Cycle:
 
     @cached_property
     def launches(self) -> dict[int, Span]:
-        """Spans of calls of the device's runtime, by the correlation with their kernels."""
+        """Spans of calls of the device's runtime, by the correlation number of their kernels."""
         runtime = (span for span in self.spans if span.kind == "runtime" and span.correlation)
         return {span.correlation: span for span in runtime}
 
@@ -119,7 +119,7 @@ class Cycle:
 
     @cached_property
     def places(self) -> list[tuple[Interval, str]]:
-        """Innermost module at each time of the steps' thread, as intervals in order."""
+        """Intervals of the steps' thread in order, each with its innermost module."""
         calls = [span for span in self.ranges(MODULE) if span.lane == self.lane]
         return [((start, end), calls[number].name) for start, end, number in innermost(calls)]
 
@@ -130,7 +130,7 @@ class Cycle:
 
     @cached_property
     def preempted(self) -> list[Interval]:
-        """Times of marks, each with the nanoseconds of preemption since the previous mark.
+        """Pairs of a preemption mark's time and the nanoseconds of preemption since the last mark.
 
         The list is empty if the operating system does not report preemption.
         """
@@ -139,14 +139,15 @@ class Cycle:
 
     @cached_property
     def boundaries(self) -> list[int]:
-        """Times at which preemption may be marked: ends of phases, edges of modules."""
+        """Times at which preemption may be marked: ends of phases, edges of modules' ranges."""
         ranges = self.ranges(MODULE, PHASE)
         return sorted(moment for span in ranges for moment in (span.start, span.end))
 
     def preempted_within(self, start: int, end: int) -> int:
         """Return the nanoseconds of possible preemption within an interval.
 
-        All marks from its start to the first boundary after its end count.
+        They are the sum of all preemption marks from `start` to the first boundary at or after
+        `end`.
         """
         number = bisect_left(self.boundaries, end)
         until = self.boundaries[number] if number < len(self.boundaries) else end
@@ -187,7 +188,7 @@ class Cycle:
         return [(before, end) for (before, _), (end, name) in pairwise(edges) if name == phase]
 
     def phase_at(self, moment: int) -> str:
-        """Return the phase at a time, by the next mark in the same step; empty without a mark."""
+        """Return the phase at a time, named by the next mark in the step; empty if none follows."""
         number = bisect_left(self.marks, (moment, ""))
         if number == len(self.marks):
             return ""
@@ -268,9 +269,9 @@ def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
 
 
 def mean_step(calls: Iterable[tuple[Key, int]], steps: int) -> dict[Key, tuple[float, float]]:
-    """Return the number and seconds of calls by key in the mean of `steps` steps.
+    """Return the number and seconds of calls in a mean step, by key.
 
-    Each call is a key with its nanoseconds.
+    `calls` are pairs of a key and nanoseconds, recorded over `steps` steps.
     """
     numbers: Counter[Key] = Counter()
     spent: Counter[Key] = Counter()

@@ -68,14 +68,14 @@ def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
 
 
 def foremost(kernels: Sequence[KernelTime], most: int) -> tuple[KernelTime, ...]:
-    """Return the `most` kernels by time and the `most` by calls, the longest first."""
+    """Return the `most` longest and the `most` most frequent kernels, the longest first."""
     frequent = sorted(kernels, key=lambda kernel: -kernel.calls)[:most]
     kept = {id(kernel) for kernel in (*kernels[:most], *frequent)}
     return tuple(kernel for kernel in kernels if id(kernel) in kept)
 
 
 def seconds_by_kind(kernels: Sequence[KernelTime]) -> dict[Kind, float]:
-    """Return the seconds of each kind per mean step, the longest first."""
+    """Return the seconds of kernels per mean step by kind, the largest first."""
     sums: dict[Kind, float] = {}
     for kernel in kernels:
         sums[kernel.kind] = sums.get(kernel.kind, 0.0) + kernel.seconds
@@ -109,9 +109,9 @@ def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
 
 
 def _kind(kind: Kind, moment: int, optimizer: Sequence[Interval]) -> Kind:
-    """Return `kind`, or `optimizer` at a moment in an optimizer step, except for communication.
+    """Return `optimizer` if `moment` is within an optimizer step, else `kind`.
 
-    `optimizer` are the intervals of optimizer steps.
+    The kind `communication` stays. `optimizer` are the intervals of optimizer steps.
     """
     return "optimizer" if kind != "communication" and _holds(optimizer, moment) else kind
 
@@ -163,7 +163,7 @@ def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
     """Return fields of a `RankProfile` from recorded cycles; without a step, `steps` is 0.
 
-    `top` is the number of kernels to keep by time, and as many by count.
+    `top` is the number of kernels to keep by time, and again by number of calls.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = [step for cycle in cycles for step in cycle.steps]
@@ -217,13 +217,13 @@ def host_time(cycles: Sequence[Cycle]) -> HostTime:
 
 
 def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
-    """Return the parts of a step outside of computing operations and collectives."""
+    """Return the intervals of a step without any computing operation or collective."""
     busy = within([*_computing(cycle), *collectives_of(cycle)], step)
     return without([(step.start, step.end)], busy)
 
 
 def collectives_of(cycle: Cycle) -> list[Span]:
-    """Return the kernels of collectives; on a CPU their calls and the backend's ranges."""
+    """Return the spans of collectives: kernels, or on a CPU calls and the backend's ranges."""
     if cycle.device:
         return [span for span in cycle.device if kind_of(span.name) == "communication"]
     return [
@@ -249,7 +249,7 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
-    """Return long gaps by module and phase, each with its shortest sum in a step."""
+    """Return long gaps by module and phase, with their sum in the step where it is least."""
     whole: list[dict[ModulePhase, int]] = []
     less_taken: list[dict[ModulePhase, int]] = []
     for cycle, pieces in gaps:
@@ -274,10 +274,10 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 
 
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
-    """Return host reads and waits for a device by module and phase.
+    """Return the host's reads of tensors, or its waits for a device, by module and phase.
 
-    On a CPU, reads in the optimizer and data phases are excluded: their step numbers and batches
-    are on the host on every device.
+    On a CPU, reads in the optimizer and data phases are excluded: step numbers and batches are on
+    the host on every device.
     """
     calls = (
         (cycle.place_at(span.start), span.end - span.start)
@@ -295,7 +295,7 @@ def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostRe
 
 
 def _launches(cycles: Sequence[Cycle], steps: int) -> LaunchGaps:
-    """Return the idle time before late kernels, and the median delay from launch to start."""
+    """Return figures on kernels that were launched late, and the median delay of all launches."""
     late = idle = kernels = 0
     delays: list[int] = []
     for cycle in cycles:

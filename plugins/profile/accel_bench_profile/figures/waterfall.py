@@ -113,8 +113,8 @@ def _in_windows(
 ) -> _Pairs:
     """Return the parts of each round, scaled to the seconds of the measured windows.
 
-    `left` are the stacks' remaining ratios of recorded to measured time. If these are unlike,
-    changes that the scaling alone causes become unexplained.
+    `left` are both stacks' ratios of recorded to measured time without the overhead of events. If
+    the ratios are unlike, changes that the scaling alone causes become unexplained.
     """
     rounds = []
     for (a, b), (run_a, run_b) in zip(recorded.rounds, runs, strict=True):
@@ -127,7 +127,7 @@ def _in_windows(
 
 
 def _left(recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]]) -> Inflation:
-    """Return the ratio of recorded to measured steps after subtracting the overhead of events."""
+    """Return both stacks' ratios of recorded to measured time, without the overhead of events."""
     a, b = (
         fmean(sum(pair[side].values()) / run[side].seconds
               for pair, run in zip(recorded.rounds, runs, strict=True))
@@ -148,7 +148,7 @@ class _Pairs:
         self.parts = sorted({part for pair in rounds for side in pair for part in side})
 
     def change(self, chosen: Callable[[StepPart], bool]) -> TimeChange:
-        """Return the total seconds of chosen parts in A and in B, and the change."""
+        """Return the seconds in A and B of all parts for which `chosen` is true, and the change."""
         sums = (
             [sum(spent for part, spent in side.items() if chosen(part)) for side in pair]
             for pair in self.rounds
@@ -156,7 +156,7 @@ class _Pairs:
         return TimeChange.over(*((a, b) for a, b in sums))
 
     def changes(self, chosen: Callable[[StepPart], str]) -> dict[str, float]:
-        """Return the mean change by name that `chosen` gives to parts, the largest first.
+        """Return the mean changes of parts, summed by the name `chosen(part)`, the largest first.
 
         Parts with an empty name are left out.
         """
@@ -168,7 +168,7 @@ class _Pairs:
 
 
 def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
-    """Yield the changes of kinds that take any time, in display order."""
+    """Yield the change of each kind of operation that takes any time, in display order."""
     for kind in STEP_KINDS:
         change = pairs.change(lambda part: part.kind == kind and not _is_unexplained(part))  # noqa: B023
         if change.a or change.b:
@@ -176,7 +176,7 @@ def _kinds(pairs: _Pairs) -> Iterable[KindChange]:
 
 
 def _modules(pairs: _Pairs, whole: Iterable[str]) -> list[ModuleChange]:
-    """Return the changes of modules that take any time, the largest first.
+    """Return the change of each module that takes any time, the largest first.
 
     `whole` are the paths of modules that a stack compiles as a whole.
     """

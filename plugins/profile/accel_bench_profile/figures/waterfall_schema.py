@@ -41,7 +41,7 @@ class Inflation(Frozen):
 
     @property
     def is_unlike(self) -> bool:
-        """True if the ratios differ enough to feign changes of modules."""
+        """True if the ratios differ so much that unchanged modules would seem to change."""
         return max(self.a, self.b) > UNLIKE * min(self.a, self.b)
 
 

@@ -29,7 +29,7 @@ MOST_SETTINGS = 8
 
 
 class TotalChange(Frozen):
-    """Change of a figure's sum over the step."""
+    """Change of one figure's sum over a step, from one ledger to another."""
 
     figure: Figure
 
@@ -128,9 +128,9 @@ def totals(ledger: Ledger) -> Counter[TotalKey]:
 
 
 def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
-    """Yield a sentence on each further difference: versions, settings, device, ranks, views.
+    """Yield sentences on further differences: versions, settings, device, ranks, views.
 
-    Uncounted work is named too.
+    Work that is not counted is named too.
     """
     # A plugin that only one of the stacks has is what they differ in.
     common = before.versions.keys() & after.versions.keys()
@@ -154,7 +154,7 @@ def _notes(before: Ledger, after: Ledger) -> Iterator[str]:
 
 
 def settings_notes(settings: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence on the settings in which two scenarios differ, if any differ."""
+    """Yield a sentence that names the first differing `settings`, or nothing if there are none."""
     if settings:
         more = len(settings) - MOST_SETTINGS
         rest = f"; and {more} more" if more > 0 else ""

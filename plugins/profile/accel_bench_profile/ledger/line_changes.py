@@ -88,7 +88,7 @@ def line_of(place: PlaceChange) -> str:
 
 
 def amount(figure: Figure, number: int) -> str:
-    """Return a number as text with the unit of its figure, and with its sign if negative."""
+    """Return a figure's `number` as text with its unit; only a negative one has a sign."""
     form: Callable[[int], str] = "{:,}".format
     if figure.endswith("bytes"):
         form = size
@@ -98,12 +98,12 @@ def amount(figure: Figure, number: int) -> str:
 
 
 def signed_amount(figure: Figure, number: int) -> str:
-    """Return a difference as text with its sign and the unit of its figure."""
+    """Return a figure's change as text with its sign and its unit."""
     return f"{'+' if number > 0 else ''}{amount(figure, number)}"
 
 
 def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
-    """Return kind and dtype of operations whose number rose in any module.
+    """Return pairs of kind and dtype of the operations whose number rose in any module.
 
     The backward pass is excluded: autograd's order decides in which of two modules gradients are
     added.
@@ -117,9 +117,10 @@ def hidden(before: Ledger, after: Ledger) -> frozenset[tuple[str, str]]:
 
 
 def shifts(before: Ledger, after: Ledger, hidden: frozenset[tuple[str, str]]) -> Iterator[Shift]:
-    """Yield a shift for each hidden kind: operations rose in some modules and fell in others.
+    """Yield a shift for each pair of kind and dtype in `hidden`.
 
-    `hidden` are kind and dtype of these operations.
+    The number of such operations rose in some modules and fell in others, so that their sum hides
+    the rise.
     """
     for kind, dtype in sorted(hidden):
         only = frozenset({(kind, dtype)})
@@ -143,9 +144,9 @@ def places(
 ) -> Iterator[PlaceChange]:
     """Yield the source lines at which a figure rose that also rose in total and in the module.
 
-    `figures` are the figures that rose in total, and `kinds` are kind and dtype of operations that
-    rose. Lines with more work than before come first: larger tensors, or another dtype, affect all
-    following lines. Otherwise lines are in the order of execution.
+    `figures` are the figures that rose in total, and `kinds` are pairs of kind and dtype whose
+    operations rose in number. Lines with more work than before come first: larger tensors, or
+    another dtype, affect all following lines. Otherwise lines are in the order of execution.
     """
     changes, by_operation, by_module = (_changes(before, after, key) for key in KEYS)
     lines: dict[LineKey, list[Risen]] = {}
@@ -191,7 +192,7 @@ def _line(entry: LedgerEntry) -> LineKey:
 
 
 def _numbers(ledger: Ledger) -> dict[LineKey, tuple[int, ...]]:
-    """Return the line numbers at which each source line occurs."""
+    """Return all line numbers of each source line, by the line's file, function and code."""
     by_line: dict[LineKey, set[int]] = {}
     for entry in ledger.entries:
         by_line.setdefault(_line(entry), set()).add(entry.site.line)
@@ -236,7 +237,7 @@ def _place(line: LineKey, risen: list[Risen], lines: tuple[int, ...]) -> PlaceCh
 
 
 def _collapse(modules: Iterable[str]) -> Iterator[str]:
-    """Yield distinct module names, with `*` for numbers in which they differ."""
+    """Yield distinct module names; names that differ only in numbers become one, with `*`."""
     groups: dict[str, dict[str, None]] = {}
     for name in modules:
         groups.setdefault(re.sub(r"\b\d+\b", "*", name), {})[name] = None

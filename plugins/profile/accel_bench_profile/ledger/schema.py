@@ -67,7 +67,7 @@ Phase: TypeAlias = Literal["data", "forward", "backward", "optimizer"]
 
 
 class Site(Frozen):
-    """Module and source line of an operation; a backward operation has its forward operation's."""
+    """Module and source line of an operation; a backward operation has its forward one's."""
 
     phase: Phase
 
@@ -105,7 +105,7 @@ class LedgerEntry(Frozen):
 
 
 class Ledger(Document):
-    """Work of one training step of a stack, in the order of first occurrence."""
+    """Counted operations of one training step of a stack, in the order of first occurrence."""
 
     kind: Literal["ledger"] = "ledger"
 
@@ -138,7 +138,7 @@ EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
 def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
-    """Return the ledger entries of all ranks, with equal operations of a site merged."""
+    """Return one ledger entry for all equal operations at a site, with their figures summed."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)
@@ -147,7 +147,7 @@ def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
 
 
 def entries_of(totals: Mapping[EntryKey, Mapping[Figure, int]]) -> tuple[LedgerEntry, ...]:
-    """Return a ledger entry for each sum, without figures of 0."""
+    """Return a ledger entry for each key, with the key's figures except those that are 0."""
     return tuple(
         LedgerEntry(
             site=site,

@@ -28,7 +28,7 @@ NUMBER = re.compile(r"(?:(?<=\.)|^)\d+(?=\.|$)")
 
 
 class Segment(NamedTuple):
-    """A time interval of one step part; `call` distinguishes operations, -1 for none."""
+    """Time interval that belongs to one step part; `call` numbers its operation, -1 for none."""
 
     start: int
     end: int
@@ -41,8 +41,8 @@ def attribute(
 ) -> ModuleTimes | None:
     """Return the time of a mean recorded step by part; None without a step.
 
-    `roles` are kinds of modules by path: the operations that an attention module itself calls are
-    attention. `unlike` are paths of numbered modules that differ in class from their siblings.
+    `roles` has the kind of the operations that a module itself calls, by the module's path.
+    `unlike` are paths of numbered modules that differ in class from their siblings.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = sum(len(cycle.steps) for cycle in cycles)
@@ -64,7 +64,7 @@ def attribute(
 
 
 def folded(path: str, unlike: Collection[str] = ()) -> str:
-    """Return a module's path with `*` for the numbers of layers, except `unlike` modules."""
+    """Return a module's path with `*` for layers' numbers, except in the paths in `unlike`."""
 
     def fold(number: re.Match[str]) -> str:
         return number[0] if path[: number.end()] in unlike else "*"
@@ -83,7 +83,7 @@ class _Totals:
         self._calls: Counter[StepPart] = Counter()
 
     def add(self, segments: Iterable[Segment], events: Mapping[StepPart, int]) -> None:
-        """Add the segments and events of one cycle."""
+        """Add the segments of one cycle, and its numbers of recorded events by step part."""
         for place, number in events.items():
             self._events[self._key(place)] += number
         counted: set[int] = {-1}
@@ -125,7 +125,7 @@ def _segments(cycle: Cycle, host: HostPlaces) -> Iterable[Segment]:
 
 
 def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield segments of the main thread, each at the place of the innermost operation."""
+    """Yield segments of the main thread, each with the step part of its innermost operation."""
     at, end = _whole(cycle)
     lane = host.lanes[cycle.lane]
     spans = [span for span, _ in lane]
@@ -162,7 +162,7 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 def _covered(
     segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPart | None = None
 ) -> Iterator[Segment]:
-    """Yield segments; attribute idle time within the intervals to `by`, or to communication."""
+    """Yield segments; idle time within `intervals` goes to the part `by`, or to communication."""
     spans = union(intervals)
     starts = [start for start, _ in spans]
     for segment in segments:

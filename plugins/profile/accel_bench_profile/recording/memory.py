@@ -113,7 +113,7 @@ class MemoryRecorder(WindowRecorder):
 
 
 def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
-    """Yield changes of memory by category on a device, in order.
+    """Yield changes of memory by category on a device, in order of time.
 
     `found` is the memory profile of torch's profiler.
     """
@@ -135,7 +135,7 @@ def changes_on(found: Any, device: torch.device) -> Iterator[CategoryChange]:
 
 
 def peak_of(changes: Iterable[CategoryChange]) -> MemoryPeak | None:
-    """Return the bytes by category at the peak; None without allocations."""
+    """Return the bytes by category at the moment of most memory; None without allocations."""
     used: Counter[str] = Counter()
     peak: Counter[str] = Counter()
     for _, moment in groupby(changes, itemgetter(0)):

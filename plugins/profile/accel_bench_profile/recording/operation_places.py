@@ -39,9 +39,10 @@ OF_PHASE = {
 class HostPlaces:
     """Places (module, kind, direction) of a cycle's host operations, by lane, in order of start.
 
-    `roles` are kinds of modules' own operations by path. `collectives` are spans that end on
-    another thread. `events` counts recorded events by place. On a CPU only the steps' thread
-    counts; with a device all threads count, since all lengthen its idle time.
+    `roles` has the kind of the operations that a module itself calls, by the module's path.
+    `collectives` are spans that end on another thread. `events` counts recorded events by place. On
+    a CPU only the steps' thread counts; with a device all threads count, since all lengthen the
+    device's idle time.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -62,13 +63,13 @@ class HostPlaces:
                 self._add(span)
 
     def placed(self, place: StepPart, moment: int) -> StepPart:
-        """Return a place, or for an empty place the place of the phase at a time."""
+        """Return `place`; if it is empty, return the place of the phase at the time `moment`."""
         if place != StepPart():
             return place
         return OF_PHASE.get(self._cycle.phase_at(moment), place)
 
     def launching(self, kernel: Span) -> StepPart:
-        """Return the place of the operation that launched a kernel."""
+        """Return the place (module, kind, direction) of the operation that launched a kernel."""
         place = self._by_id.get(kernel.operation) if kernel.operation else None
         return place or StepPart()
 
@@ -94,7 +95,7 @@ class HostPlaces:
             self.events[outer] += 1
 
     def _place(self, span: Span, outer: StepPart) -> StepPart:
-        """Return the place of a span, given the place of the surrounding span."""
+        """Return a span's module, kind and direction; `outer` are those of the surrounding span."""
         name = span.name
         if name.startswith(MODULE):
             return self._module(name.removeprefix(MODULE), outer)
@@ -112,7 +113,7 @@ class HostPlaces:
         return StepPart(path, "idle", direction, self._roles.get(path, ""))
 
     def _node(self, span: Span) -> StepPart:
-        """Return the place of a backward node's forward operation, or of the last known node."""
+        """Return a backward node's place: its forward operation's module, or the last node's."""
         place = self._operations.get((span.forward_lane, span.sequence))
         if span.sequence < 0 or place is None:
             return self._last_node._replace(kind="memory-bound")
@@ -129,9 +130,9 @@ class HostPlaces:
 
 
 def kernel_place(kernel: Span, host: HostPlaces) -> StepPart:
-    """Return the place of the operation that launched a kernel.
+    """Return the module, kind and direction of the operation that launched a kernel.
 
-    The kernel's name gives the kind if the operation has no special kind.
+    The kernel's name gives the kind if the operation's own kind is `idle` or `memory-bound`.
     """
     place = host.launching(kernel)
     if place.kind not in ("idle", "memory-bound"):

@@ -44,7 +44,7 @@ class ModuleRanges:
     """Ranges in the trace around the calls of the model and each module, until `remove`.
 
     Compiled modules keep their graphs: they get one range, without ranges inside. `check` is called
-    at the edges of ranges.
+    where a range begins and where it ends.
     """
 
     def __init__(self, model: nn.Module, check: Callable[[], None] = lambda: None) -> None:
@@ -81,9 +81,9 @@ class ModuleRanges:
 
 
 def outside_of_modes() -> contextlib.AbstractContextManager[Any]:
-    """Return a context without dispatch modes.
+    """Return a context in which torch's dispatch modes are off.
 
-    Selective checkpointing would count ranges as operations that it cannot recompute.
+    Selective checkpointing, such a mode, would count ranges as operations that it cannot recompute.
     """
     if torch._C._len_torch_dispatch_stack():
         hidden: contextlib.AbstractContextManager[Any] = _disable_current_modes()
@@ -98,7 +98,7 @@ def mark_phase(phase: str) -> None:
 
 
 class Preemption:
-    """Marks of preemption: time in which this thread was ready while other work ran.
+    """Marks of preemption: time in which this thread was ready to run, but others ran.
 
     There are no marks if the operating system does not count this time.
     """
@@ -110,7 +110,7 @@ class Preemption:
         self._marked = self._read()
 
     def check(self, least: int = SHORTEST) -> None:
-        """Record a mark if other work took at least `least` nanoseconds since the last mark."""
+        """Record a mark if preemption took at least `least` nanoseconds since the last mark."""
         if self._marked is None or (waited := self._read()) is None:
             return
         if waited - self._marked >= least:
@@ -145,7 +145,7 @@ def plain_path(name: str, adapted: bool = False) -> str:
 
 
 def role_of(module: nn.Module) -> str:
-    """Return the kind of a module's own operations by its class name; empty if unspecific."""
+    """Return the kind of operations that a module calls, by its class name; empty if unknown."""
     name = type(module).__name__
     return next((role for role, parts in ROLES.items() if any(p in name for p in parts)), "")
 

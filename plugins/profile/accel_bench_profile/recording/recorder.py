@@ -134,7 +134,7 @@ class Recorder(WindowRecorder):
             )
 
     def _at_edge(self) -> bool:
-        """Return whether recording begins or ends after the finished steps.
+        """Return whether recording begins or ends after the step that has just ended.
 
         The device must then be synchronized, so that the recording has all work of the recorded
         steps, and nothing else.
@@ -190,7 +190,7 @@ class Recorder(WindowRecorder):
 
 
 def device_activity(device: DeviceType) -> ProfilerActivity | None:
-    """Return torch's profiler activity of a device type; None if unsupported."""
+    """Return torch's profiler activity for a device type; None if torch cannot record it."""
     kind = device.torch_type
     if kind == "cuda":  # Where its library is missing, torch records by events.
         return ProfilerActivity.CUDA
@@ -228,14 +228,14 @@ def check_whole(path: Path) -> None:
 
 
 def category_of(event: Any) -> str:
-    """Return the category of an event in a trace, even if torch does not provide it."""
+    """Return an event's category as a Chrome trace has it, even if torch does not provide it."""
     if hasattr(event, "activity_type"):
         return str(event.activity_type())
     return category_by_name(event)
 
 
 def category_by_name(event: Any) -> str:
-    """Return the category of an event by its device and name."""
+    """Return the category of a profiler event, derived from its device and its name."""
     on_host = event.device_type() == torch.autograd.DeviceType.CPU
     name = event.name()
     if event.is_user_annotation():

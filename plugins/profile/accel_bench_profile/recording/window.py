@@ -1,7 +1,7 @@
-"""Profiled steps after the window: parts that record in succession, and their results.
+"""Profiled steps after the window: recorders that work in succession, and their results.
 
-A part is a recorder of one thing, such as memory, in as many steps as it needs. Its cost thus
-affects no other part's figures. A new part is a class named in `parts_of`, with fields of
+A recorder records one thing, such as memory, in as many steps as it needs. Its cost thus affects no
+other recorder's figures. A new recorder is a class named in `parts_of`, with fields of
 `RankProfile`.
 """
 
@@ -43,28 +43,28 @@ class WindowRecorder(ABC):
     """Subject of the recording, for warnings."""
 
     steps: int
-    """Number of the part's steps, equal on all ranks even after failures: ranks synchronize."""
+    """Number of the recorder's steps, equal on all ranks even after failures: ranks synchronize."""
 
     @abstractmethod
     def start(self) -> None:
         """Start recording; called between two steps."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most look at no phases
-        """End a phase of a step, if the engine marks phases."""
+        """Note the end of a phase of a step, if the engine marks phases."""
 
     def end_step(self, batches: Sequence[Batch]) -> None:  # noqa: B027 - some record all as one
-        """End a step of the given micro-batches."""
+        """Note the end of a step with the micro-batches `batches`."""
 
     def stop(self) -> None:  # noqa: B027 - some install nothing
         """Undo the changes of `start`; called once, even if a step raised."""
 
     @abstractmethod
     def result(self) -> Mapping[str, Any]:
-        """Return fields of the rank's `RankProfile`; `warnings` of parts are concatenated."""
+        """Return fields of the rank's `RankProfile`; `warnings` of all recorders are joined."""
 
 
 class StepReader(WindowRecorder):
-    """Part that reads each step's scalars, which the measured window may not read."""
+    """Recorder of each step's time, tokens and memory, which the measured window may not read."""
 
     name = "scalars of steps"
 
@@ -100,7 +100,7 @@ class StepReader(WindowRecorder):
 
 
 class ProfileWindow(StepStage):
-    """Scheduler that gives steps to the recording parts, one part after another."""
+    """Scheduler of recorders: each gets its number of steps, one recorder after the other."""
 
     phase = "observe_steps"
 
@@ -114,18 +114,18 @@ class ProfileWindow(StepStage):
         self._fields: dict[str, Any] = {}
 
     def start(self) -> bool:
-        """Start recording the first part; return whether a step is needed."""
+        """Start the first recorder; return whether a step is needed."""
         self._next()
         return self._left > 0
 
     def mark(self, phase: PhaseName) -> None:
-        """End a phase of a step."""
+        """Tell the current recorder that a phase of the step has ended."""
         if self._part is not None and not self._failed:
             with self._warns(self._part):
                 self._part.mark(phase)
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
-        """End a step of the given micro-batches; return whether another step is needed."""
+        """Tell the current recorder that a step has ended; return whether another is needed."""
         self._left -= 1
         if self._part is not None and not self._failed:
             with self._warns(self._part):
@@ -136,7 +136,7 @@ class ProfileWindow(StepStage):
         return self._left > 0
 
     def stop(self) -> None:
-        """Stop the current part, and store its result."""
+        """Stop the current recorder, and store its result."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -148,11 +148,11 @@ class ProfileWindow(StepStage):
             self._fields |= fields
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields of the rank's profile."""
+        """Return the fields of the rank's profile from all recorders, with warnings."""
         return {"steps": 0, "step_seconds": None, **self._fields, "warnings": tuple(self.warnings)}
 
     def _next(self) -> None:
-        """Start the next part that needs steps; parts without steps are started and stopped."""
+        """Start the next recorder that needs steps; start and stop recorders without steps."""
         while self._left <= 0 and self._waiting:
             part = self._waiting.pop(0)
             self._part, self._left, self._failed = part, part.steps, False
@@ -166,7 +166,7 @@ class ProfileWindow(StepStage):
     def _warns(self, part: WindowRecorder) -> Iterator[None]:
         """Turn an exception within the block into a warning, since the run is measured already.
 
-        The part gets no further steps, since its recording is incomplete.
+        The recorder `part` gets no further steps, since its recording is incomplete.
         """
         try:
             yield
@@ -217,9 +217,9 @@ def rank_folder(run: Run) -> Path:
 
 
 def parts_of(request: RecordingOptions, run: Run, folder: Path) -> list[WindowRecorder]:
-    """Return the recording parts that the options request, the least disturbing first.
+    """Return the recorders that the options request, the least disturbing first.
 
-    The parts write their files to `folder`, and traces beside it.
+    They write their files to `folder`, and traces beside it.
     """
     if request.nsight:
         from accel_bench_profile.recording.ranges import NsightMarks

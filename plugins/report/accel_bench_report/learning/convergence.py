@@ -84,7 +84,7 @@ def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoi
 
 
 def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
-    """Return the points of all curves after `steps` steps, by seed."""
+    """Return for each seed the points of its curves after `steps` steps, if they are that long."""
     clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
     return [[point for point in cluster if point is not None] for cluster in clusters]
 
@@ -135,10 +135,10 @@ def _notes(group: LearningGroup) -> list[str]:
 def _races(
     groups: Sequence[LearningGroup], found: Sequence[Found], baselines: Mapping[str, str]
 ) -> list[Comparison | None]:
-    """Return the comparison of each group's time to the loss with its baseline's time.
+    """Return for each group the comparison of its time to the loss with its baseline's time.
 
-    `found` are the amounts that the runs of each group used to reach it. The value is None for a
-    baseline, and an empty comparison for a group without a baseline.
+    `found` has for each group the steps, tokens and seconds that its runs used until that loss. The
+    comparison is None for a baseline, and empty for a group without a baseline.
     """
     bases = [_baseline_of(group, groups, baselines) for group in groups]
     races = [

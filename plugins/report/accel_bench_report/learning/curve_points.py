@@ -1,4 +1,4 @@
-"""Learning curve of a run, interpolated at a step, and the amounts used to reach a loss."""
+"""Learning curve of a run: its point at a step, and the steps, tokens and seconds until a loss."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def reached_after(curve: Sequence[Reached], steps: int) -> Reached | None:
 
 
 def points_around(curve: Sequence[Reached], steps: int) -> tuple[Reached, Reached] | None:
-    """Return the points of a curve before and after `steps`, twice the same at an exact match.
+    """Return a curve's last point up to `steps` steps, and its first point from there on.
 
-    None for steps before its first point or after its last.
+    Both are the same point at an exact match. The result is None outside of the curve.
     """
     before = next((point for point in reversed(curve) if point.steps <= steps), None)
     after = next((point for point in curve if point.steps >= steps), None)

@@ -61,7 +61,7 @@ class LearningGroup:
 
     @property
     def apart(self) -> dict[str, JsonValue]:
-        """Settings that distinguish the group from others with equal names."""
+        """Settings that tell the group from groups with the same stack and sweep values."""
         every = [seed.row.apart for seed in self.seeds]
         return {
             key: value
@@ -81,7 +81,7 @@ class LearningGroup:
 
     @cached_property
     def clusters(self) -> list[list[list[Reached]]]:
-        """Learning curves by seed, without seeds that have none."""
+        """Lists of learning curves: one list for each seed that has curves."""
         return [list(seed.curves.values()) for seed in self.seeds if seed.curves]
 
     @cached_property
@@ -91,7 +91,7 @@ class LearningGroup:
 
     @property
     def point(self) -> tuple[str, str]:
-        """Scenario name and sweep values, at which stacks are compared."""
+        """Scenario name and JSON of the sweep values; stacks with equal ones are compared."""
         return self.scenario, canonical_json(self.sweep)
 
 
@@ -141,7 +141,7 @@ def _is_not_finite(run: Result) -> bool:
 def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
     """Yield each seed that did not diverge, with its final loss.
 
-    The final step is the last step that is common to the first curve of each seed.
+    It is the loss of the seed's first curve at the last step that is common to all these curves.
     """
     curves = [
         (seed, next(iter(seed.curves.values())))

@@ -43,7 +43,8 @@ class Slope(NamedTuple):
 def memory_growth(group: LearningGroup) -> MemoryGrowth:
     """Return the steepest slope of memory over a group's runs and ranks, with the verdict.
 
-    Memory grows if it grows in most runs. If no run has enough readings, it is `not tested`.
+    The verdict is that memory grows if it does so in most runs. It is `not tested` if no run has
+    enough readings.
     """
     by_run = [
         [slope for rank in run.ranks if (slope := slope_of(rank)) is not None] for run in group.runs

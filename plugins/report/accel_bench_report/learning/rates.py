@@ -1,9 +1,9 @@
 """The learning rate with the lowest final loss, and its statistical significance.
 
 Rates are compared between experiments that differ only in learning rate and seed, after the same
-number of steps: losses between two points of a curve are interpolated, and a rate with an
-interpolated loss is worse only than a rate whose loss is below both points. A rate is the best if
-the t bounds of its differences from all other rates, paired by seed, exclude 0.
+number of steps. The loss between two points of a curve is interpolated; another rate then counts as
+worse than the best one only if its losses at both points are higher. A rate is the best if the t
+bounds of its differences from all other rates, paired by seed, exclude 0.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _losses(group: LearningGroup, steps: int) -> dict[str, float]:
 
 
 def _least_losses(group: LearningGroup, steps: int) -> dict[str, float]:
-    """Return the lower loss of the two curve points around `steps` by seed."""
+    """Return for each seed the lower loss of the two curve points around `steps`."""
     least = {}
     for seed, curve in _first_curves(group):
         around = points_around(curve, steps) or ()

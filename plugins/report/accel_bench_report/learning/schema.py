@@ -187,7 +187,7 @@ class RateLearning(Frozen):
 class BestLearningRate(StackRow):
     """The learning rate with the lowest loss, of experiments that differ in learning rate only.
 
-    Learning rates are not among the swept values.
+    Its `sweep` has the swept values except learning rates.
     """
 
     scenario: str

@@ -89,11 +89,11 @@ def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | 
 
 
 def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
-    """Return the comparison of each stack with the baseline by time to a loss, by stack name.
+    """Return each stack's comparison with the baseline by time to a loss, by stack name.
 
-    The arguments are the amounts that the runs used. Verdicts follow the rule for speeds, over
-    seeds, or over rounds of a single seed. There is no verdict with fewer than five pairs, or if
-    only one run of a pair reached the loss.
+    `baseline` and `stacks` hold the amounts that the runs used. Verdicts follow the rule for
+    speeds; their units are the seeds or, with one seed, its rounds. There is no verdict with fewer
+    than five pairs, or if only one run of a pair reached the loss.
     """
     pairs = {name: _ratios(own, baseline) for name, own in stacks.items()}
     logs = {name: _logs(clusters) for name, clusters in pairs.items()}
@@ -141,7 +141,7 @@ def _logs(clusters: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _looks(baseline: Found, own: Found) -> int:
-    """Return the number of interim analyses (looks): the sessions that measured the pairs."""
+    """Return the number of sessions that measured the pairs; each is an interim analysis (look)."""
     keys = {
         key for seed, by_round in own.items() for key in set(by_round) & set(baseline.get(seed, {}))
     }

@@ -174,7 +174,7 @@ def loss_text(value: float) -> str:
 
 
 def _loss_at(place: int) -> Callable[[ExperimentLearning], Interval | None]:
-    """Return a function that reads the loss at point `place` of a row's curve: 0 first, -1 last."""
+    """Return a function that reads a row's loss at point `place` of its curve: 0 first, -1 last."""
 
     return lambda row: _loss_of(row.curve[place]) if row.curve else None
 

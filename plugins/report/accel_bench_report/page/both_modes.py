@@ -44,7 +44,7 @@ def both_modes_tables(pages: Sequence[ScenarioPage]) -> list[Table]:
 def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
     """Yield title and rows for each pair of a training and an inference scenario of one model.
 
-    A row has the name `stack`, and the stack's summaries `training` and `inference`, or null.
+    A row has the attributes `stack`, a name, and `training` and `inference`, summaries or None.
     """
     by_place: dict[Place, dict[str, list[tuple[str, dict[str, ExperimentSummary]]]]] = {}
     for page in pages:
@@ -64,7 +64,7 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
 
 
 def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, ExperimentSummary]]]:
-    """Yield the ranked rows of a scenario by model, device and mode; the baseline comes first."""
+    """Yield for each (model, device) and mode of a page its ranked rows by name, baseline first."""
     by_mode: dict[tuple[Place, str], dict[str, ExperimentSummary]] = {}
     rows = [row for row in page.rows if not row.why_not_ranked and row.last_run is not None]
     rows.sort(key=lambda row: row.summary.stack != page.summary.baseline)
@@ -85,7 +85,8 @@ def _first_token(row: Line) -> str | None:
 
 
 def _ratio(mode: str) -> Column:
-    """Return the column of a mode's speed ratios; ratios of other quantities are left out."""
+    """Return a mode's column of ratios to the baseline; ratios of other quantities than speed are
+    left out."""
 
     def cell(row: Line) -> Interval | None:
         summary: ExperimentSummary | None = getattr(row, mode)

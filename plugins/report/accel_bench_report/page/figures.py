@@ -43,7 +43,7 @@ EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its 
 
 
 def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
-    """Return the plots of rows of a scenario's page; plots without data are left out."""
+    """Return the plots of a scenario's page data `one` and its rows, except plots without data."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
     end += left_out(len(ranked))
@@ -119,7 +119,7 @@ def hardware_of(rows: Sequence[OverviewRow], numbers: Mapping[str, int]) -> Iter
 
 
 def _series_name(row: OverviewRow, rows: Sequence[OverviewRow]) -> str:
-    """Return the name of a row's series, with its device if devices differ."""
+    """Return the name of a row's line in a plot: stack, sweep point, and the device if several."""
     devices = {other.device for other in rows}
     return " ".join(filter(None, (row.stack, row.point, row.device if len(devices) > 1 else "")))
 
@@ -188,7 +188,7 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the plot of the MFU of each process, for stacks with known FLOPs and peak.
+    """Yield the plot of the MFU of each run, for stacks with known FLOPs and known peak FLOP/s.
 
     `end` is the end of its caption.
     """
@@ -207,7 +207,7 @@ def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 
 
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
-    """Yield the plot of milliseconds of each step, of the slowest rank.
+    """Yield the plot of milliseconds of each step of a stack's first run, on the slowest rank.
 
     `end` is the end of its caption.
     """
@@ -286,7 +286,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 def _over_devices(
     one: ScenarioPage, rows: Sequence[RowView], read: Callable[[ScalingPoint], Interval | None]
 ) -> Iterator[Series]:
-    """Yield a series for each stack measured at two or more numbers of devices; `read` gives y."""
+    """Yield for each stack with several numbers of devices a line over them; `read` gives its y."""
     numbers = {row.stack: row.number for row in rows}
     for scaling in scaling_of(one.summary):
         known = ((float(point.figure.world_size), read(point)) for point in scaling.points)
@@ -303,7 +303,7 @@ def _too_wide(intervals: Iterable[Interval | None]) -> str:
 
 
 def _band(interval: Interval | None) -> tuple[float, float, float] | None:
-    """Return an estimate with its interval; None for an interval too wide to draw."""
+    """Return an estimate with its lower and upper end; None for an unknown or too wide interval."""
     if interval is None or interval.low is None or interval.high is None or too_wide(interval):
         return None
     return interval.median, interval.low, interval.high

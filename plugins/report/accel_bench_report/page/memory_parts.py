@@ -1,4 +1,4 @@
-"""Bars of memory at its peak by kind, with the free memory of the device."""
+"""Bars that divide peak memory by its cause, such as loading the model, and show the free rest."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TRAINING = "training, at its peak"
 
 
 class MemoryAtPeak(NamedTuple):
-    """Peak memory of the measured window on a device, or on its host for a CPU."""
+    """Peak memory of the measured window, divided by kind: of a GPU, or of the host for a CPU."""
 
     parts: dict[str, int]
     """Bytes by kind, which add up to the peak."""
@@ -53,11 +53,11 @@ class MemoryAtPeak(NamedTuple):
 
 
 def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryAtPeak | None:
-    """Return the peak memory of a row by kind; None if it was not measured.
+    """Return the peak memory of a row, divided by kind; None if it was not measured.
 
-    `run` is one of the row's runs. A GPU has tensors by the stage of the run that left them, then
-    unused memory reserved by torch's allocator, then other memory counted by the driver. A CPU has
-    resident memory.
+    `run` is one of the row's runs. The kinds on a GPU are the tensors of each stage of the run,
+    such as loading, then unused memory that torch's allocator reserves, and other memory that the
+    driver counts. On a CPU they are the resident memory of each stage.
     """
     if figures is None or run is None:
         return None
@@ -79,9 +79,10 @@ def memory_at_peak(figures: MemoryFigures | None, run: Result | None) -> MemoryA
 
 
 def _by_stage(figures: MemoryFigures, peak: int, kind: str) -> dict[str, int]:
-    """Return peak bytes by stage of the run, or undivided if the readings do not add up.
+    """Return peak bytes by the stage of the run, such as loading, that took them.
 
-    `kind` is `allocated` for tensors on a GPU, or `rss` for the host.
+    `kind` is `allocated` for tensors on a GPU, or `rss` for the host. The bytes stay undivided if
+    the readings do not add up.
     """
     stages = [stage for stage in figures.stages if stage.name in STAGE_NAMES and stage.kind == kind]
     parts = {STAGE_NAMES[stage.name]: stage.delta_bytes for stage in stages if stage.delta_bytes}

@@ -72,7 +72,7 @@ def page(
     arguments: Sequence[str] = (),
     plots: bool = True,
 ) -> Page:
-    """Return a page of scenarios in detail, and an overview of all runs if there are more.
+    """Return a page of scenarios in detail, and an overview of runs if there are several commands.
 
     `rows` are the rows of the overview, and `arguments` is the command line that writes the page.
     Without `plots` or matplotlib there are no plots; without matplotlib a note says so.
@@ -163,7 +163,8 @@ def _answers(one: ScenarioPage) -> list[str]:
 
 
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
-    """Return the column; a memory column's unit names the kind of memory common to all rows."""
+    """Return the column; a memory column gets as its unit the kind of memory that all rows
+    share."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
     if column.header != "memory" or len(kinds) != 1:
         return column
@@ -218,7 +219,7 @@ def _groups(
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return the name, with a number if it is in `used`, the ids of the page, and add it there."""
+    """Return `name`, with a number if it is among the ids `used`, and add the result to them."""
     number, unique = 1, name
     while unique in used:
         number += 1

@@ -88,13 +88,13 @@ def tick_text(value: float) -> str:
 
 
 def show_on_hover(artist: Any, text: str, points: Sequence[str] = ()) -> None:
-    """Give an artist the tooltip `text`, and each of its points one of the tooltips `points`."""
+    """Give a matplotlib artist the tooltip `text`, and its points the tooltips `points`."""
     artist.set_gid("\n".join(("hover", *map(plain, (text, *points)))))
 
 
 @contextmanager
 def _matplotlib() -> Iterator[Any]:
-    """Yield matplotlib with the style of this module, without warnings of glyphs its font lacks."""
+    """Yield matplotlib in this module's style; it does not warn of characters its font lacks."""
     import matplotlib
 
     with warnings.catch_warnings(), matplotlib.rc_context(dict(STYLE)):
@@ -125,7 +125,7 @@ def _for_page(svg: str, title: str) -> str:
 
 
 def _with_titles(svg: str) -> str:
-    """Return a drawing with tooltips as SVG titles of artists and points."""
+    """Return a drawing whose tooltips are SVG titles of its lines and points."""
     start, *groups = HOVER.split(svg)
     return start + "".join(map(_titled, groups[::2], groups[1::2]))
 

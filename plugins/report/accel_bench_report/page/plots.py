@@ -104,9 +104,9 @@ def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> Sequence[Point]
 def strips(
     title: str, caption: str, series: Sequence[Series], axis: str, line: float | None = None
 ) -> Plot:
-    """Return a plot with a strip for each series: a dot per value, estimate and interval as a bar.
+    """Return a plot with a horizontal strip for each series: values as dots, the interval as a bar.
 
-    `axis` names the horizontal axis, and `line` is a reference value, drawn across all strips.
+    `axis` is the label of the horizontal axis; `line` is a reference value drawn across all strips.
     """
     names = {
         width: [_lines(strip.name, letters) for strip in reversed(series)]
@@ -192,7 +192,7 @@ def _hovered(axes: Any, series: Sequence[Series], axes_names: tuple[str, str]) -
 
 
 def dated(title: str, caption: str, series: Sequence[Series], axis: str) -> Plot:
-    """Return a plot of points over time, whose x are seconds since 1970; `axis` names their y."""
+    """Return a plot of points over time; x is in seconds since 1970, `axis` is the label of y."""
 
     def draw(figure: Any, width: str) -> None:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -256,7 +256,7 @@ def _plot(
 
 
 def _name_axes(axes: Any, names: tuple[str, str], inches: float, whole: bool = False) -> None:
-    """Label both axes, and set as many numbers on the horizontal axis as fit in `inches`.
+    """Label both axes with `names`, and put as many numbers on the horizontal axis as fit `inches`.
 
     `whole` allows whole numbers only, as for steps, devices and batch sizes.
     """

@@ -30,8 +30,8 @@ def render_html(page: Page) -> str:
 def session_page(session: str, document: Mapping[str, Any], results: Sequence[Result]) -> str:
     """Return the HTML page of a session, dated by its newest run.
 
-    `session` is its id, `document` its stored document, and `results` are its runs. Equal arguments
-    give equal pages. It has plots if matplotlib is installed.
+    `session` is its id, `document` its record in the store, and `results` are its runs. Equal
+    arguments give equal pages. The page has plots if matplotlib is installed.
     """
     scenario = scenario_page(session, stored_plan(document, results), results)
     newest = max(run.started_at for run in results)

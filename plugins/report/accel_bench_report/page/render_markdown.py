@@ -134,7 +134,7 @@ def _folded_parts(part: ScenarioView, named: bool) -> Iterator[str]:
 
 
 def _commands(rows: Sequence[RowView]) -> str:
-    """Return the commands of rows in full; commands beyond a limit of length are omitted."""
+    """Return the commands that repeat the rows; those beyond a total length are left out."""
     shown, left_out, room = [], 0, COMMAND_LETTERS
     for row in (row for row in rows if row.shared_command):
         text = f"{_cell(row.name)}:\n\n{_fenced(plain(row.shared_command))}"

@@ -1,4 +1,4 @@
-"""Data of one scenario in a report: ranked rows, and reasons for missing ranks."""
+"""Data of one scenario in a report: ranked rows, and reasons why other rows are not ranked."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ def stored_plan(
 ) -> StoredPlan:
     """Return the plan of a session from its document and at least one result.
 
-    Experiments without results get the settings of an experiment with results. Without `whole`,
-    when results are only part of the session, the plan has only experiments with results.
+    Experiments without results get the settings of an experiment with results. If `whole` is False,
+    `results` are only a part of the session's, and the plan has only experiments with results.
     """
     scenario = _mapping(document.get("scenario"))
     known = {(r.experiment.point, r.experiment.stack.name): r.experiment for r in results}
@@ -98,7 +98,7 @@ def _baseline(scenario: Mapping[str, Any], stacks: Sequence[str]) -> str:
 
 
 def _ordered(document: Mapping[str, Any]) -> Iterator[Place]:
-    """Yield the experiments that were planned for each sweep point, in the order of the rounds."""
+    """Yield sweep point and stack of each planned experiment, in the order of the rounds."""
     for point, rounds in _mapping(document.get("order")).items():
         names = (name for stacks in rounds if isinstance(stacks, list) for name in stacks)
         yield from (Place(point, name) for name in dict.fromkeys(map(str, names)))
@@ -117,9 +117,10 @@ def _skipped(document: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _stand_in(sibling: Experiment, place: Place, scenario: Mapping[str, Any]) -> Experiment:
-    """Return an experiment to stand for one without runs, with the stack and sweep point `place`.
+    """Return an experiment in place of one without runs, at the stack and sweep point `place`.
 
-    `sibling`, an experiment of the same session, gives all other settings.
+    `scenario` gives the stack's plugins, `sibling`, an experiment of the session, all other
+    settings.
     """
     entry = _mapping(_mapping(scenario.get("stacks")).get(place.stack))
     uses = {"uses": entry.get("use", []), "settings": entry.get("set", {})}

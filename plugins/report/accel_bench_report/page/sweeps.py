@@ -53,10 +53,7 @@ def _legend(keys: Sequence[str]) -> str:
 
 
 def left_out(series: int) -> str:
-    """Return a caption's sentence with the number of series that a plot of `series` series omits.
-
-    It is empty if the plot omits none.
-    """
+    """Return a caption's sentence on how many of `series` series a plot omits; empty for none."""
     more = series - MOST_SERIES
     return f" {more} more series are left out." if more > 0 else ""
 
@@ -95,7 +92,8 @@ def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
-    """Return `key` and the swept keys zipped to it, which have one value for each of its values."""
+    """Return `key` and the swept keys zipped to it, of which each has one value per value of
+    `key`."""
     names = {name for sweep in sweeps for name in sweep}
     values = {name: {canonical_json([sweep.get(key), sweep.get(name)]) for sweep in sweeps}
               for name in names}  # fmt: skip

@@ -127,7 +127,7 @@ def _in_effect(row: PageRow) -> dict[str, str]:
 
 
 def _attention(effective: EffectiveConfiguration) -> str:
-    """Return text on the attention setting or, without padding, on the kernels used."""
+    """Return text on a run's attention: its setting or, without padding, the kernels used."""
     if not effective.padding_free:
         return f"attention {effective.attention}" if effective.attention else ""
     # Sequences in one row need other kernels than those that the setting names.
@@ -170,7 +170,7 @@ def differences_table(row: PageRow) -> Table | None:
 
 
 def machine_table(machines: Sequence[Machine]) -> Table:
-    """Return a table with a column for each machine, rows that differ first."""
+    """Return a table with a column for each machine; rows in which machines differ come first."""
     if not machines:
         return listed(("fact", "value"), [("machine", "not recorded")])
     described = [_described(machine) for machine in machines]

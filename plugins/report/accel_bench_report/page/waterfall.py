@@ -119,7 +119,7 @@ class WaterfallView(NamedTuple):
 
 
 def waterfalls(rows: Sequence[RowView], baseline: str, tokens: float) -> list[WaterfallView]:
-    """Return a waterfall for each ranked row with phases; compilation is spread over `tokens`."""
+    """Return waterfalls of ranked rows; compile time is spread over a job of `tokens` tokens."""
     pairs = [(row, fall) for row in rows if (fall := row.row.waterfall)]
     return [_view(row, fall, baseline, tokens) for row, fall in pairs[:MOST_ROWS]]
 

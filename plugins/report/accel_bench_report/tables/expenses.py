@@ -42,7 +42,7 @@ def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_secon
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Return whether a device's full name and a price's device `priced` mean one device.
+    """Return whether a device's full name and the device name `priced` in a price mean one device.
 
     None if unknown: prices name a device by the table's short name or, in other catalogs, by an
     ambiguous name.
@@ -106,7 +106,8 @@ def cost_notes(
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Return a sentence part: why a price may be for another device; empty if it is for this one.
+    """Return a clause on the device of a price, such as `which is another device`; empty for this
+    one.
 
     `priced` is the device that the price names.
     """

@@ -62,12 +62,14 @@ def find_figures(names: Iterable[str]) -> list[Figure]:
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:
-    """Return a function that computes a figure by `read`, with an interval over completed runs."""
+    """Return a function that estimates a figure, with interval, from `read` of all completed
+    runs."""
     return lambda row, terms: positive_interval([read(speed) for speed in row.speeds.values()])
 
 
 def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
-    """Return a function that computes a figure of all runs together, without an interval."""
+    """Return a function that computes a figure by `read` of all runs together, without an
+    interval."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         value = read(row)
@@ -77,7 +79,7 @@ def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
 
 
 def _median(read: Callable[[RunThroughput], float | None]) -> Compute:
-    """Return a function that computes a median over runs, without an interval: runs share seeds."""
+    """Return a function that computes a median over runs, without interval as runs share seeds."""
     return _one(lambda row: median_of_known(read(speed) for speed in row.speeds.values()))
 
 
@@ -90,9 +92,9 @@ def _statistic(name: str) -> Compute:
 
 
 def _used(kind: str, unit: float = 1.0) -> Compute:
-    """Return a function that computes a FLOP figure with causal attention, divided by `unit`.
+    """Return a function that computes a figure of FLOPs, such as `mfu`, divided by `unit`.
 
-    `kind` names its field of the utilization, such as `mfu`.
+    `kind` names the figure as a field of the utilization. Attention is counted as causal.
     """
     return _by_speed(lambda run: _utilization(run, kind), unit)
 
@@ -100,8 +102,8 @@ def _used(kind: str, unit: float = 1.0) -> Compute:
 def _by_speed(read: Callable[[Result], float | None], unit: float = 1.0) -> Compute:
     """Return a function that computes a figure proportional to speed, with an interval over runs.
 
-    `read` gives the figure of the run of median speed, since only that run is kept whole; it is
-    divided by `unit`.
+    `read` gives the figure of the run of median speed, the only run of which all data are kept. The
+    figure is divided by `unit`, and scaled to the speed of each run.
     """
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
@@ -155,7 +157,7 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 def paid_speed(row: ExperimentRuns) -> Interval | None:
     """Return the tokens per second of an experiment; None if it cannot be priced by token.
 
-    Calls of an operation alone and requests that arrive at a rate cannot.
+    That is so if an operation is called alone, or if requests arrive at a given rate.
     """
     unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
@@ -197,7 +199,8 @@ def _of_metric(name: str) -> Compute:
 
 
 def _of_run(name: str, compute: Compute) -> Figure:
-    """Return a figure that single runs have too, with the run's unit and direction."""
+    """Return the figure `name` of single runs as one of experiments, with its unit and
+    direction."""
     unit, better = QUANTITIES[name]
     return Figure(name, unit, compute, better)
 
@@ -268,7 +271,8 @@ STATED = frozenset(
 
 
 def stated_figure(row: ExperimentRuns, name: str) -> float | None:
-    """Return a figure of an imported experiment as its file states it: the mean over its rows."""
+    """Return a figure that an imported experiment's file states, as the mean over the file's
+    rows."""
     metrics = (metric for run in row.counted.values() for metric in run.metrics)
     values = [metric.value for metric in metrics if metric.name == name and name in STATED]
     known = [value for value in values if value is not None]

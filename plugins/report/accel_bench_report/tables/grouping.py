@@ -181,7 +181,8 @@ def _match(
 
 
 def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
-    """Return the experiments in `bases` comparable with `one`, preferably of a common session."""
+    """Return the experiments in `bases` comparable with `one`: of a common session, if there are
+    any."""
     equal = [base for base in bases if same_versions(one.keys, base.keys, key)]
     equal = [base for base in equal if same_versions(one.keys, base.keys, key, True)] or equal
     sessions = {session for session, _ in one.row.speeds}

@@ -51,7 +51,7 @@ ACROSS_DEVICES = (*VERSIONS, "environment.versions.")
 
 
 def find_key(name: str, known: Iterable[str], of: str = "no experiment has a key") -> str:
-    """Return the full key for a possibly short name, among the keys `known`.
+    """Return the full key for `name`, which may be short, among the keys `known`.
 
     The last part of a key suffices if it is unique; keys with prefixes in ASIDE count only if no
     other key matches. `optimizer` stands for `optimizer.use`. Raises StoreError if several keys
@@ -123,8 +123,8 @@ def varying(experiments: Sequence[Keyed], names: Iterable[str]) -> list[str]:
 def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
     """Return the keys that must be equal in experiments that differ only in `key`.
 
-    Left out are keys that follow from `key`, as the global batch size follows from a device's, and
-    keys that change neither speed nor training.
+    Left out are keys that change with `key`, as the global batch size does with the micro-batch
+    size, and keys that change neither speed nor training.
     """
     follows = {*WITHOUT_EFFECT, key, key.removesuffix(".use"), *FOLLOWING.get(key, ())}
     if key == "stack":
@@ -138,9 +138,10 @@ def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
 
 
 def same_versions(one: Keys, other: Keys, key: str, strict: bool = False) -> bool:
-    """Return whether the plugins of both experiments have equal versions and fingerprints.
+    """Return whether the plugins of two experiments have equal versions and fingerprints.
 
-    Unless `strict`, fingerprints of the plugins that `key` selects may differ.
+    `one` and `other` are the experiments' settings. Unless `strict`, the fingerprints of plugins
+    that are values of `key` may differ.
     """
     free = () if strict else tuple(_coming_with(key, one) | _coming_with(key, other))
     prefixes = ACROSS_DEVICES if key == "device" else VERSIONS
@@ -157,7 +158,7 @@ def _public(name: str, value: JsonValue) -> JsonValue:
 
 
 def _coming_with(key: str, keys: Keys) -> set[str]:
-    """Return prefixes of the fingerprint keys of plugins that `key` selects or configures.
+    """Return prefixes of the keys with fingerprints of the plugins that are values of `key`.
 
     `keys` are the settings of an experiment.
     """

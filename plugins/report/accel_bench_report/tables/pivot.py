@@ -169,7 +169,7 @@ def pivot_experiments(
 def _axes(
     experiments: Sequence[Keyed], layout: Layout
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return row keys, column keys, and the row keys that were added automatically."""
+    """Return row keys, column keys, and those row keys that were added to separate experiments."""
     keys = [entry.keys for entry in experiments]
     known = {name for own in keys for name in own}
     rows = list(dict.fromkeys(find_key(name, known) for name in layout.rows))
@@ -188,11 +188,11 @@ def _reference(
     named: Mapping[str, JsonValue] | None,
     baseline: str | None,
 ) -> dict[str, JsonValue]:
-    """Return key values of the reference cells of comparisons, by key.
+    """Return the key values of the reference cells, with which other cells are compared.
 
     `known` are the values of each key, and `named` the values that `--against` gives. Without
-    `named` it is the baseline if stacks differ, else the first value of the last varying key.
-    Raises StoreError for a key that is unknown or given twice, or an unknown value.
+    `named` the reference is the baseline if stacks differ, else the first value of the last varying
+    key. Raises StoreError for a key that is unknown or given twice, or an unknown value.
     """
     if not named:
         several = [key for key, values in known.items() if len(values) > 1]
@@ -211,7 +211,7 @@ def _reference(
 
 
 def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue:
-    """Return the value in `known` that equals an `--against` value; a number is no boolean.
+    """Return the value in `known` that equals `value`, given by `--against`; 1 does not equal true.
 
     Raises StoreError for a value that the table lacks.
     """

@@ -102,7 +102,7 @@ def _notes(made: Pivot) -> Iterator[str]:
 
 
 def _missing_terms(made: Pivot) -> Iterator[str]:
-    """Yield notes on figures that need a missing option."""
+    """Yield notes on figures that are unknown because an option, such as `--price`, is missing."""
     names = [value.name for value in made.values]
     for option, given, figures in (
         ("--tokens", made.terms.tokens, ("hours", "dollars")),
@@ -190,19 +190,21 @@ def _unit(value: PivotValue) -> str:
 
 
 def _title(value: PivotValue) -> str:
-    """Return a figure's title, with the actual unit of work in place of tokens."""
+    """Return a figure's title with the unit of work that it counts, such as `calls` for
+    `tokens`."""
     name = value.name.removesuffix("_bytes").replace("tokens", _counted(value))
     return name.replace("_", " ")
 
 
 def _counted(value: PivotValue) -> str:
-    """Return the unit of work in a figure, such as `calls`; `tokens` if it is mixed or none."""
+    """Return the unit of work in a figure, such as `calls`; `tokens` for several units or none."""
     of_tokens = "tokens" in value.name and " or " not in value.unit
     return value.unit.removeprefix("USD/1M ").partition("/")[0] if of_tokens else TOKENS
 
 
 def _headed(made: Pivot, values: Values) -> str:
-    """Return the header of a column: its values, with their keys if there are several."""
+    """Return a column's header: the values of its keys, with the keys' names if there are
+    several."""
     if len(values) == 1:
         key = made.column_keys[0].rpartition(".")[2].replace("_", " ")
         return plain_value(values[0]) if key in ("id", "use") else f"{key} {plain_value(values[0])}"
@@ -211,7 +213,8 @@ def _headed(made: Pivot, values: Values) -> str:
 
 
 def _flat(made: Pivot) -> Table:
-    """Return the CSV table: a line per experiment with settings, status, and figures with ends."""
+    """Return the CSV table: a line per experiment with its settings, status, figures and
+    intervals."""
     lines = [_line((*made.row_keys, *made.column_keys), cell, made.values) for cell in made.cells]
     return keyed(names_of(lines) or OF_CELL, lines)
 

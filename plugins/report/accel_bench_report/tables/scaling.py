@@ -177,7 +177,7 @@ def project(scaling: Scaling, sizes: Sequence[int]) -> Scaling:
 def _projection(law: Law, share: Interval, size: int, times: float, speed: float) -> Projection:
     """Return the estimate for `size` ranks, `times` as many as the fewest measured.
 
-    `speed` is the tokens per second of the fewest.
+    `speed` is the tokens per second of those fewest ranks, and `share` the fitted serial share.
     """
     # A share below 0, which noise or caches bring about, is no promise for more devices.
     speedup = share.mapped(lambda value: _law(law, min(max(value, 0.0), 1.0), times))
@@ -224,7 +224,7 @@ def _scaling(rows: Sequence[ExperimentRuns]) -> Scaling:
 
 
 def _kind(rows: Sequence[ExperimentRuns]) -> ScalingKind:
-    """Return the kind of scaling; a device's batch is its micro batch and its accumulation."""
+    """Return the kind of scaling; weak means equal micro-batch sizes and gradient accumulations."""
     sizes = [row.planned.experiment.scenario.train for row in rows]
     if len({train.global_batch_size for train in sizes}) == 1:
         return "strong"
@@ -326,7 +326,7 @@ def _law(law: Law, share: float, times: float) -> float:
 
 
 def _step_seconds(row: ExperimentRuns) -> Mapping[RoundKey, float]:
-    """Return the mean seconds of a step of the window, by session and round."""
+    """Return the mean seconds of a step in the measured window, for each session and round."""
     return {
         key: speed.seconds_per_token * speed.real_tokens / len(speed.step_seconds)
         for key, speed in row.speeds.items()

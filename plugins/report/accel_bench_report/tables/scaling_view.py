@@ -70,7 +70,7 @@ def scaling_tables(scalings: Sequence[Scaling]) -> list[Table]:
 
 
 def pairing(rows: Sequence[PointFigure]) -> list[str]:
-    """Return sentences on the pairing of ratios, and on the reasons for missing ratios."""
+    """Return sentences on whether ratios are paired by round, and on why ratios are missing."""
     others = [row for row in rows if row.sweep != row.reference]
     notes = [(label(row), row.verdict_reason) for row in others if row.verdict_reason]
     for row in rows:

@@ -33,8 +33,7 @@ PLURAL, CONTEXT = "\0", "\4"
 
 
 def language(code: str) -> str:
-    """Return the folder name of a language in catalogues, the same for `fra`, `fra_Latn` and
-    `fr`."""
+    """Return the name of a language's folder of catalogues: `fr` for `fra`, `fra_Latn` or `fr`."""
     whole = code.replace("-", "_")
     first, _, rest = whole.partition("_")
     short = TWO_LETTERS.get(first.lower())
@@ -49,8 +48,8 @@ def is_english(code: str) -> bool:
 
 
 def files(code: str, path: str | None) -> list[Path]:
-    """Return the catalogue files of a language below the folder `path`, or of this machine if that
-    is None, sorted by name."""
+    """Return a language's catalogue files, sorted by name, below the folder `path` or, if that is
+    None, of this machine."""
     name = language(code)
     roots = _roots() if path is None else [home_path(path)]
     catalogues = [file for root in roots for file in root.glob(f"{name}/LC_MESSAGES/*.mo")]
@@ -67,7 +66,7 @@ def digest(catalogues: list[Path]) -> str:
 
 
 def messages(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each message of a catalogue with its translation, or its first plural form.
+    """Yield each message of a catalogue with its translation, both in the first plural form.
 
     Reading stops at a message that cannot be decoded.
     """

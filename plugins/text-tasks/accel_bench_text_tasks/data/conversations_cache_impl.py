@@ -56,7 +56,7 @@ class PromptSample(NamedTuple):
 
 @dataclass(frozen=True)
 class CacheFacts:
-    """Facts about a cache folder, stored in its `facts.json`."""
+    """Counts of the samples and tokens in a cache folder, stored in its `facts.json`."""
 
     samples: int
     characters: int
@@ -175,8 +175,8 @@ def _fill(folder: Path, options: ConversationOptions, samples: Iterator[PromptSa
 def _within_limit(
     samples: Iterator[PromptSample], options: ConversationOptions
 ) -> tuple[list[PromptSample], bool]:
-    """Return the samples within the options' limits of bytes and number, and whether the limit of
-    bytes left out any."""
+    """Return the samples that `maximum_samples` and `limit_bytes` allow, and whether `limit_bytes`
+    left out any samples."""
     left, read = options.limit_bytes, list[PromptSample]()
     for sample in islice(samples, options.maximum_samples):
         left -= sample.size
@@ -189,9 +189,9 @@ def _within_limit(
 def _rendered(
     template: Template | None, sample: PromptSample, answer: str | list[Message], find: bool
 ) -> Rendered:
-    """Return the text of a prompt and one answer, with the spans of answers in `answer` alone.
+    """Return the text of a prompt and one answer, with the spans of the answer's own messages.
 
-    The spans are needed only if `find` is true.
+    Answers in the prompt are not marked. If `find` is false, the spans may be missing.
     """
     text = render(template, sample.prompt, answer, sample.where, find)
     said = () if isinstance(sample.prompt, str) else sample.prompt
@@ -200,8 +200,7 @@ def _rendered(
 
 
 def _save(folder: Path, codec: Codec, encoded: Sequence[Encoded], facts: CacheFacts) -> None:
-    """Write the tokenizer, the tokens and answer masks, the ends of texts, and the facts to a
-    folder."""
+    """Write tokenizer, tokens, masks of answer tokens, ends of texts, and `facts` to a folder."""
     codec.tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", np.concatenate([text.tokens for text in encoded]))
     np.save(folder / "answers.npy", np.concatenate([text.answers for text in encoded]))

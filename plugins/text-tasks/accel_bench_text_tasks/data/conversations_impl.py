@@ -80,9 +80,9 @@ class Template:
     ) -> Rendered:
         """Return messages as text with the character spans of the answers.
 
-        `where` names the row in error messages. Without `find_answers`, spans are only found if the
-        template marks them. Raises ScenarioError if the template fails, or renders a message
-        otherwise when more follow.
+        `where` names the row in error messages. Without `find_answers`, only answers that the
+        template marks have spans. Raises ScenarioError if the template fails, or if the text of a
+        message depends on later messages.
         """
         with _limited_memory(MOST_BYTES_OF_A_ROW):
             if MARKS_ANSWERS.search(self.source):
@@ -96,10 +96,10 @@ class Template:
     def _span(
         self, messages: Sequence[Message], number: int, text: str, where: str
     ) -> tuple[int, int]:
-        """Return the character span of the answer with index `number` in the rendered `text`, found
-        by rendering the messages before it and through it.
+        """Return the start and the end of an answer in `text`, as character indices.
 
-        `where` names the row in error messages.
+        `text` is the rendering of all messages, and `number` the answer's index among them. `where`
+        names the row in error messages.
         """
         before, _ = self._rendered(messages[:number], where, prompts=True)
         through, _ = self._rendered(messages[: number + 1], where)
@@ -240,10 +240,10 @@ class Codec:
         return tokenizing.pad_token(self.tokenizer, self.end)
 
     def encode(self, rendered: Sequence[Rendered]) -> list[Encoded]:
-        """Return tokens and answer masks of texts. A token that overlaps an answer belongs to the
-        answer.
+        """Return the token ids and the answer mask of each text.
 
-        Without a template, each text is followed by an end token, which belongs to the answer.
+        The mask includes tokens that overlap an answer only in part. Without a template, an end
+        token follows each text and belongs to the answer.
         """
         results: list[Encoded] = []
         for first in range(0, len(rendered), TEXTS_AT_ONCE):
@@ -289,11 +289,10 @@ def _template_source(
 
 
 def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, str], str | None]:
-    """Return the special tokens by name, and the chat template or None, of a tokenizer folder, read
-    by transformers.
+    """Return the special tokens by name, and the chat template, of a tokenizer in a folder.
 
-    `special` are the special tokens that the folder may replace. Raises ScenarioError if it cannot
-    be loaded.
+    The template is None if there is none. `special` has special tokens that those of the folder
+    replace. Raises ScenarioError if transformers cannot load the tokenizer.
     """
     from transformers import AutoTokenizer
 

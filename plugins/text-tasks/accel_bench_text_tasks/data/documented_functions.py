@@ -44,10 +44,9 @@ def documented_functions(files: Sequence[TextFile]) -> Iterator[DocumentedFuncti
 def _divided(
     node: ast.FunctionDef | ast.AsyncFunctionDef, lines: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return a function's signature with docstring, and its body, as text; None if either is
-    missing.
+    """Return the texts of a function's signature with docstring, and of the rest of its body.
 
-    `lines` are the lines of the source file.
+    `lines` are the lines of the source file. Returns None if docstring or rest is missing.
     """
     if not (ast.get_docstring(node) or "").strip() or len(node.body) < 2:
         return None

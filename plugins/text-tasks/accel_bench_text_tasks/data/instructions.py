@@ -137,8 +137,8 @@ class ConversationOptions(TokenizerOptions):
         return (made_up or content_digest(self.files())) + self.tokenizer_digest() + more
 
     def check_files(self) -> Iterable[str]:
-        """Return the reasons why there are no rows, an empty list if there are. Raises
-        ScenarioError for options that name missing files."""
+        """Return reasons why there is no row to read, or an empty list. Raises ScenarioError for
+        options that name missing files."""
         if self.path is not None:
             problem = row_sources.unusable_rows(home_path(self.path), self.split)
             if problem:
@@ -182,7 +182,7 @@ class InstructionsOptions(ConversationOptions):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of a row's fields to read."""
+        """Names of the fields that are read from each row."""
         return (*self.prompts, self.answer) if self.messages is None else (self.messages,)
 
     @property
@@ -231,7 +231,7 @@ class Conversations(Plugin[ConversationOptionsT]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Yield the reasons why there are no rows. Raises ScenarioError for options that name
+        """Yield reasons why there is no row to read. Raises ScenarioError for options that name
         missing files."""
         return self.options.of_model(experiment).check_files()
 

@@ -35,7 +35,7 @@ OptionsT = TypeVar("OptionsT", bound=PairOptions)
 
 
 class Pairs(SampleData[OptionsT]):
-    """Base class of data plugins of pairs, whose dataset `_dataset` makes."""
+    """Base class of data plugins of pairs; its subclasses make the dataset in `_dataset`."""
 
     @hookimpl
     def load_data(self, run: Run) -> PairDataset:
@@ -51,8 +51,8 @@ class Pairs(SampleData[OptionsT]):
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the function that makes micro-batches of pairs in the form of the run's task, as
-        `plan` sets padding."""
+        """Return the function that makes micro-batches of pairs, in the layout of the run's task
+        and with the padding of `plan`."""
         from accel_bench_text_tasks.data import pairs_impl
 
         return pairs_impl.collate_of(run, plan)
@@ -176,10 +176,10 @@ class SyntheticPairs(Pairs[PairOptions]):
     Options = PairOptions
 
     def _dataset(self, run: Run) -> PairDataset:
-        """Return random first-order Markov chains of tokens, each paired with its image under a
-        permutation of the tokens.
+        """Return pairs of a random Markov chain of tokens and the same chain with renamed tokens.
 
-        Options, length and seed determine them. Each sequence has the maximum length.
+        One permutation of the token ids renames all chains. Options, length and seed determine
+        them. Each sequence has the maximum length.
         """
         import numpy as np
 

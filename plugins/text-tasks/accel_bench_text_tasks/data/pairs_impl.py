@@ -104,10 +104,10 @@ class PairDataset:
 
 
 def collate_of(run: Run, plan: BatchPlan) -> Collate:
-    """Return the function that makes micro-batches of `run.dataset` in the form of the run's task.
+    """Return the function that makes micro-batches of `run.dataset` for the layout of the task.
 
-    `plan` has the padding. Raises ScenarioError for a task without pairs, or a model with too few
-    token ids.
+    `plan` has the padding. Raises ScenarioError for a task that reads no pairs, or a model with too
+    few token ids.
     """
     form, dataset = _form_of(run), run.dataset
     check_vocabulary(run)
@@ -124,8 +124,8 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
-    """Return a micro-batch of zeros with `pairs` pairs of `length` tokens, in the form of the run's
-    task."""
+    """Return a micro-batch of zeros with `pairs` pairs of `length` tokens per sequence, in the
+    layout of the run's task."""
     import torch
 
     form = _form_of(run)
@@ -139,7 +139,7 @@ def simulated_batch(run: Run, pairs: int, length: int) -> Batch:
 
 def _form_of(run: Run) -> str:
     """Return the batch layout of the run's task, `labels` or `stacked`. Raises ScenarioError for a
-    task without pairs."""
+    task that reads no pairs."""
     form = getattr(run.task, "pairs", None)
     if form not in FORMS:
         raise ScenarioError(
@@ -150,11 +150,10 @@ def _form_of(run: Run) -> str:
 
 
 def _check_special_tokens(config: Any, dataset: PairDataset, form: str) -> None:
-    """Raise ScenarioError if a model's padding or end ids differ from the dataset's, for pairs with
-    labels.
+    """Raise ScenarioError if a model's padding or end ids differ from the dataset's.
 
-    `config` is the model's configuration, and `form` the batch layout. A decoder begins with its
-    configured token, and embeddings of padding get no gradient.
+    `config` is the model's configuration. Only the batch layout (`form`) `labels` is checked: its
+    decoder starts with a configured token, and the model does not train its padding's embedding.
     """
     if form != "labels" or dataset.tokenizer_path is None:
         return
@@ -193,7 +192,7 @@ def _with_labels(
 def _stacked(
     pairs: Sequence[tuple[Tokens, Tokens]], dataset: PairDataset, plan: BatchPlan, supervised: int
 ) -> Batch:
-    """Return a batch of first above second sequences as inputs, shape (2 x pairs, length).
+    """Return a batch of all first sequences above all second ones, of shape (2 x pairs, length).
 
     `supervised` is the number of pairs in the whole optimizer step.
     """
@@ -335,8 +334,8 @@ def load(folder: Path, sequence_length: int, more_samples: str) -> PairDataset:
 
 
 def evidence(dataset: PairDataset, padding: str) -> dict[str, Any]:
-    """Return JSON evidence with counts of the pairs and their tokens. `padding` is the option's
-    value."""
+    """Return JSON evidence with counts of the pairs and their tokens. `padding` is the value of the
+    option `padding`."""
     longer = (dataset.bounds[:, 1::2] - dataset.bounds[:, ::2]).max(axis=1)
     return {
         "pairs": len(dataset),

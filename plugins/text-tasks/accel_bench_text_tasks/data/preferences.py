@@ -31,7 +31,7 @@ class PreferencesOptions(ConversationOptions):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of a row's fields to read."""
+        """Names of the fields that are read from each row."""
         return (*self.prompts, self.chosen, self.rejected)
 
 
@@ -61,8 +61,8 @@ class Preferences(Conversations[PreferencesOptions], SampleData[PreferencesOptio
         return self.options.padding
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the function that makes micro-batches with chosen and then rejected sequences, as
-        `plan` sets padding."""
+        """Return the function that makes micro-batches of all chosen, then all rejected sequences,
+        with the padding of `plan`."""
         return self._impl().collate_of(run, plan)
 
     @hookimpl

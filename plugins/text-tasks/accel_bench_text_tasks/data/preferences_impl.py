@@ -105,8 +105,8 @@ def collate_of(run: Run, plan: BatchPlan) -> Collate:
 
 
 def _batch(sequences: TokenDataset, plan: BatchPlan, pairs: Integers, step: Integers) -> Batch:
-    """Return a micro-batch of the pairs with the indices `pairs`. `step` has the indices of the
-    step's pairs on all ranks."""
+    """Return a micro-batch of the pairs with the indices `pairs`. `step` has the indices of all
+    pairs in the optimizer step, on all ranks."""
     import torch
 
     chosen = torch.tensor([int(sequences.supervised_lengths[2 * step].sum())])
@@ -151,7 +151,7 @@ def read(options: PreferencesOptions, seed: int) -> Iterator[PromptSample]:
 
 
 def without_repeated_prompt(pair: PromptSample) -> PromptSample:
-    """Return a pair whose answers do not repeat the prompt, unlike whole conversations.
+    """Remove the prompt from answers that are whole conversations, and return the pair.
 
     Messages at the start of both answers become the prompt. Raises ScenarioError for answers that
     begin with messages missing in the prompt.
@@ -189,7 +189,7 @@ def _prompt(row: Row, options: PreferencesOptions) -> str | list[Message]:
 
 
 def _said(row: Row, field: str, option: str) -> str | list[Message]:
-    """Return a field's list of messages, or its text. `option` is the dotted key that names the
-    field, for error messages."""
+    """Return a row's field: its messages if it is a list, else its text. `option` is the dotted key
+    that sets the field's name, for error messages."""
     is_list = isinstance(value_of(row, field, option), list)
     return messages_of(row, field, option) if is_list else text_of(row, field, option)

@@ -1,7 +1,7 @@
 """Reader of rows with several fields: JSON lines, Parquet, and folders saved by `datasets`.
 
-As for plain text, files are selected by names and sizes alone, so that they can be hashed for the
-identity of an experiment. Only the standard library is imported before a table is read.
+Files are selected by names and sizes alone, as those of plain text are, so that they can be hashed
+for the identity of an experiment. Only the standard library is imported before a table is read.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ SHAREGPT_ROLES = {
 
 
 def row_files(root: Path, split: str, limit_bytes: int) -> list[TextFile]:
-    """Return the files with rows below `root`, or `root` itself if it is a file, by name, up to the
-    limit in bytes.
+    """Return the files with rows below the folder `root`, or the file `root`, up to `limit_bytes`.
 
-    In a folder saved by `datasets`, these are all files of `split`. Raises ScenarioError for an
-    unknown split.
+    They are sorted by name. In a folder saved by `datasets`, they are all files of `split`. Raises
+    ScenarioError for an unknown split.
     """
     saved = _saved_folder(root, split)
     if saved is None:
@@ -69,7 +68,7 @@ def unusable_rows(root: Path, split: str) -> str | None:
 
 
 def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of files in order, each with the `fields` that it has.
+    """Yield the rows of files in order, each at least with those of `fields` that it has.
 
     Raises ScenarioError with file and line for an unreadable row.
     """
@@ -78,11 +77,10 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return the value of a row's field. Raises ScenarioError, which names the key `option` to set,
-    for a missing field.
+    """Return the value of a row's field; messages stored as one list per key become a list of them.
 
-    If messages are stored as one list per key, such as a list of roles and a list of contents, they
-    are returned as a list of messages.
+    Such lists are a list of all roles and a list of all contents, for example. Raises ScenarioError
+    for a missing field; the error names `option`, the key that sets the field's name.
     """
     where, fields = row
     if field not in fields:
@@ -95,7 +93,7 @@ def value_of(row: Row, field: str, option: str) -> Any:
 
 def text_of(row: Row, field: str, option: str) -> str:
     """Return a field's text, empty for null. Raises ScenarioError for other types, and for a
-    missing field, with the key `option` to set."""
+    missing field; the error names `option`, the key that sets the field's name."""
     return checked_text(value_of(row, field, option), field, row[0])
 
 
@@ -103,7 +101,7 @@ def messages_of(row: Row, field: str, option: str) -> list[Message]:
     """Return a field's messages, with ShareGPT's keys renamed for chat templates.
 
     Raises ScenarioError unless the field is a list of messages; if the field is missing, the error
-    names the key `option` to set.
+    names `option`, the key that sets the field's name.
     """
     value = value_of(row, field, option)
     if not isinstance(value, list):
@@ -141,8 +139,7 @@ def _from_sharegpt(said: Message, where: str) -> Message:
 
 
 def _messages(columns: dict[str, Any]) -> Any:
-    """Return a mapping of equally long lists as a list of mappings; another mapping is returned
-    unchanged."""
+    """Return a mapping of equally long lists as a list of mappings, any other mapping unchanged."""
     lengths = {len(column) if isinstance(column, list) else None for column in columns.values()}
     if None in lengths or len(lengths) != 1:
         return columns
@@ -189,10 +186,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _table_rows(file: TextFile, fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a Parquet file, or of an Arrow stream written by `datasets`, with `fields`
-    only if all exist.
+    """Yield the rows of a Parquet file, or of an Arrow stream written by `datasets`.
 
-    Raises ScenarioError for an unreadable file.
+    Only `fields` are read from a Parquet file that has all of them. Raises ScenarioError for an
+    unreadable file.
     """
     import pyarrow
     from pyarrow import ipc, parquet

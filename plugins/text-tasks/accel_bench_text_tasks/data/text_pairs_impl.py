@@ -1,4 +1,4 @@
-"""Text pairs of the data plugins `docstrings` (with functions) and `translations`."""
+"""Text pairs of the data plugins `docstrings` (a docstring, its function) and `translations`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ SHORTEST, LONGEST = 3, 400
 
 
 def functions_of(run: Run, options: DocstringsOptions) -> PairDataset:
-    """Return the dataset of docstrings and their functions, tokenized at the first time and then
-    cached."""
+    """Return the dataset of docstrings and their functions, tokenized now unless it is cached."""
     files = text_sources.stdlib_files(options.limit_bytes)
     key = {
         "content": text_sources.content_digest(files),
@@ -50,10 +49,9 @@ def _documented(files: list[text_sources.TextFile], options: DocstringsOptions) 
 
 
 def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
-    """Yield the first paragraph of each docstring in a source file, and the function without
-    docstring.
+    """Yield the first paragraph of each function's docstring, and the function without docstring.
 
-    A source truncated by the limit is skipped.
+    A file that is cut at the byte limit, or cannot be parsed, is skipped.
     """
     if file.cut:
         return
@@ -71,7 +69,7 @@ def _pairs(file: text_sources.TextFile) -> Iterator[tuple[str, str]]:
 
 
 def translations_of(run: Run, options: TranslationsOptions) -> PairDataset:
-    """Return the dataset of texts in two languages, tokenized at the first time and then cached."""
+    """Return the dataset of texts in two languages, tokenized now unless it is cached."""
     langs = options.source_lang, options.target_lang
     of_both = [file for lang in langs for file in catalogues.files(lang, options.path)]
     key = {"content": catalogues.digest(of_both), "langs": [*langs], "samples": options.samples}

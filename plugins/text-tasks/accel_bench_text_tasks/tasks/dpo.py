@@ -73,7 +73,7 @@ class DPO(Task[DPOOptions]):
         return None if use is None else digest_of_model(use)
 
     def adjust_model(self, model: Any) -> None:
-        """Disable dropout, as TRL does, and copy the policy if the copy is the reference.
+        """Disable dropout, as TRL does, and copy the policy if the reference model is a copy of it.
 
         This happens before adapters, accelerations and compilation, which the copy must not have.
         """
@@ -85,7 +85,7 @@ class DPO(Task[DPOOptions]):
 
     @hookimpl
     def check_scenario(self, experiment: Experiment) -> Iterable[str]:
-        """Yield reasons why the reference model cannot be divided as the options ask.
+        """Yield reasons why the options' number of devices cannot share the reference model.
 
         Raises ScenarioError for a reference model that cannot be loaded.
         """
@@ -97,8 +97,8 @@ class DPO(Task[DPOOptions]):
             yield from self._division_problems(scenario)
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both sequences of all pairs of a batch; labels are counted
-        as the loss shifts them."""
+        """Return bounds of the number of tokens in a batch of pairs. The first label of a sequence
+        does not count, since the loss shifts labels."""
         return held_tokens(batch, shifts=True)
 
     @hookimpl
@@ -118,8 +118,7 @@ class DPO(Task[DPOOptions]):
         return loss
 
     def _division_problems(self, scenario: Scenario) -> Iterator[str]:
-        """Yield reasons why the reference model cannot be divided over the devices that the option
-        sets."""
+        """Yield reasons why `reference_tensor_parallel_size` devices cannot share the reference."""
         size, option = self.options.reference_tensor_parallel_size, "reference_tensor_parallel_size"
         use = self._reference_use(scenario)
         if use is None and not self._copied(scenario):

@@ -75,7 +75,7 @@ class PreferenceLoss:
         return loss
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the reference model, and of the last pairs' margins."""
+        """Return JSON evidence of the reference model, and of the last micro-batch's margins."""
         reference = self._policy if self._reference is None else self._reference
         result: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
         if isinstance(reference, DividedReference):
@@ -110,9 +110,9 @@ class PreferenceLoss:
         return [parameter for parameter in self._policy.parameters() if parameter.requires_grad]
 
     def _per_answer(self, log_probabilities: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the log-probability of each answer, of shape (sequences,), from each token's.
+        """Return the sum of the tokens' log-probabilities in each answer, of shape (sequences,).
 
-        With the option `length_normalization`, it is divided by the answer's number of labels.
+        With the option `length_normalization`, a sum is divided by the answer's number of labels.
         """
         of_answers = log_probabilities.sum(dim=1)
         if self._options.length_normalization:
@@ -134,10 +134,10 @@ def token_log_probabilities(logits: torch.Tensor, labels: torch.Tensor) -> torch
 
 
 def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
-    """Return the reference model and its description. The model is None if it is the base under an
-    adapter.
+    """Return the reference model and its description in words.
 
-    `copied` is a copy of the policy before adapters, or None.
+    The model is None if the policy without its adapter is the reference. `copied` is a copy of the
+    policy before adapters, or None.
     """
     if options.reference_model is None and hasattr(run.unwrapped_model, "disable_adapter"):
         return None, "the base, without the adapter, as the stack accelerates it"
@@ -156,10 +156,9 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Return the number of linear layers by class, without adapters' layers.
+    """Return a model's numbers of linear layers, without those of adapters, by name of their class.
 
-    The class of their weights is added to the name if it is a subclass, which shows how a base
-    layer is stored.
+    A class of weights other than Parameter is added to the name: it shows how a layer is stored.
     """
     left_out = adapter_modules(model)
     counts: Counter[str] = Counter()
@@ -208,8 +207,9 @@ def frozen(model: Any) -> Any:
 class DividedReference:
     """Reference model whose matrices are divided over consecutive ranks.
 
-    The ranks of a group compute each rank's batch together, one after another, and each rank keeps
-    the output of its own batch. Ranks that share the policy, and so the batch, compute it once.
+    The ranks of a group compute the batches of all its ranks together, one batch after another, and
+    each rank keeps the output of its own. Ranks that share the policy share a batch: it is computed
+    once.
     """
 
     def __init__(self, run: Run, model: Any, size: int) -> None:
@@ -243,8 +243,8 @@ class DividedReference:
         return own_output
 
     def _shared(self, tensor: torch.Tensor, owner: int) -> torch.Tensor:
-        """Return the tensor of the rank `owner` on all ranks of the group; its shape may differ
-        from `tensor`'s."""
+        """Send the tensor of the rank `owner` to all ranks of the group, and return it on each. The
+        shapes of the ranks' tensors may differ."""
         shape = torch.tensor(tensor.shape, device=tensor.device)
         distributed.broadcast(shape, group=self._group, group_src=owner)
         own = owner == self._rank

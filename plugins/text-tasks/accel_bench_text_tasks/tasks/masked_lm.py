@@ -44,8 +44,8 @@ class MaskedLM(Task[MaskedLMOptions]):
     _masking: Masking | None = None
 
     def labels_of(self, run: Run) -> Any:
-        """Return the object that masks a sample of the run's dataset when called with its tokens
-        and index."""
+        """Return the object that masks a sample. It is called with the sample's tokens, and with
+        the index of the sample since the first step."""
         from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 
         masking = Masking(run, self.options)

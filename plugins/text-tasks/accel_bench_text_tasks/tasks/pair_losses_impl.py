@@ -49,7 +49,7 @@ class Seq2SeqLoss:
 
 
 class InfoNCE:
-    """InfoNCE loss of rows whose first half matches the second half in order.
+    """InfoNCE loss of a batch with all first texts, then all second texts in the same order.
 
     Pairs that share a text are not used as negatives of each other.
     """
@@ -76,7 +76,8 @@ class InfoNCE:
         return loss / supervised_in_step
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the last micro-batch: its pairs, and the share of matches."""
+        """Return JSON evidence of the last micro-batch: numbers of pairs and of left-out negatives,
+        and the fraction of pairs whose second text has the highest score."""
         if self._last is None:
             return {"pairs": 0}
         matches = self._last.argmax(-1) == torch.arange(len(self._last), device=self._last.device)
@@ -88,7 +89,7 @@ class InfoNCE:
         }
 
     def _pooled(self, hidden: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return one float32 vector for each text, since cosines over a small temperature need it.
+        """Return a float32 vector for each text: 16 bits are too few to divide by the temperature.
 
         `hidden` has shape (texts, length, features), `mask` marks real tokens.
         """

@@ -39,8 +39,8 @@ class Seq2SeqLM(Task[Options]):
     pairs = "labels"
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the number of tokens in both texts of a batch, of which the second text's are
-        supervised, or None if the batch lacks ids or labels."""
+        """Return bounds of the number of tokens in a batch's pairs; those of second texts are
+        supervised. Returns None if the batch lacks ids or labels."""
         firsts, labels = held_tokens(batch), batch.inputs.get("labels")
         if firsts is None or labels is None:
             return None
@@ -89,8 +89,8 @@ class Embedding(Task[EmbeddingOptions]):
                 module.pooler = None
 
     def held(self, batch: Batch) -> Held | None:
-        """Return the tokens of both texts with a supervised element per pair, or None if the batch
-        has no ids."""
+        """Return bounds of the number of tokens in a batch's pairs, with one supervised element for
+        each pair, or None if the batch has no ids."""
         tokens, ids = held_tokens(batch), batch.inputs.get("input_ids")
         if tokens is None or ids is None:
             return None
@@ -110,8 +110,8 @@ class Embedding(Task[EmbeddingOptions]):
 
     @hookimpl
     def build_loss(self, run: Run) -> Loss:
-        """Return the loss function: InfoNCE, the cross-entropy of the match among the micro-batch's
-        texts."""
+        """Return the loss function: InfoNCE, the cross-entropy of finding each text's match among
+        the second texts of the micro-batch."""
         from accel_bench_text_tasks.tasks.pair_losses_impl import InfoNCE
 
         require_pairs(run)

@@ -1,9 +1,9 @@
 """Observer of a training process: records each optimizer step in a memory-mapped file.
 
-The observed command's own Python imports it by path. It uses only the standard library and torch,
-never synchronizes with the device and prints nothing. Numbers of a step are in shared memory as
-soon as the step has ended, so that they survive any signal. `accel_bench_ab.record` reads the
-files.
+The observed command's own Python imports this package by path. The observer uses only the standard
+library and torch, never synchronizes with the device and prints nothing. Numbers of a step are in
+shared memory as soon as the step has ended, so that they survive any signal.
+`accel_bench_ab.record` reads the files.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Reading:
-    """State of a data loader's iterator: `ended`, and `trained` if a batch was trained on."""
+    """Flags of a data loader's iterator: it has `ended`, and a batch of it was `trained` on."""
 
     def __init__(self) -> None:
         self.ended = self.trained = False
@@ -16,8 +16,8 @@ class Reading:
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     """Return the processed, real and supervised tokens and the sequences of a host batch, or None.
 
-    Token tensors are named `*input_ids`, each with its `*attention_mask`, or `tokens` in torchtune.
-    The result is None for a batch without token ids.
+    Tokens are in the batch's tensors `*input_ids`, whose `*attention_mask` marks real tokens, or in
+    `tokens` in torchtune. The result is None for a batch without token ids.
     """
     if isinstance(batch, (tuple, list)):
         mappings = [part for part in batch if hasattr(part, "keys")]
@@ -47,7 +47,7 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
 def is_tokens(value: Any, torch: Any) -> bool:
     """Return whether a value is a host tensor of token ids, with at least two dimensions.
 
-    Integers of 8 bits are image pixels.
+    Tensors of 8-bit integers are taken for images.
     """
     known = isinstance(value, torch.Tensor) and value.is_cpu and value.dim() >= 2
     return known and value.dtype in (torch.int64, torch.int32)
@@ -62,8 +62,8 @@ def count_nonzero(tensor: Any) -> int:
 def count_labels(labels: Any) -> int:
     """Return the number of labels that a causal model learns from.
 
-    The first label of each row and labels of -100 do not count. The whole tensor is compared, since
-    a slice of it takes twice as long. numpy is faster than torch.
+    The first label of each row and labels of -100 do not count. All labels are compared before the
+    first ones are subtracted, and by numpy if it is loaded: both are faster.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or labels.dim() != 2:

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
-    """Return classes, hyperparameters and dtypes of the states of optimizers, as JSON.
+    """Return the optimizers' classes, hyperparameters and dtypes of states, as JSON.
 
-    Each hyperparameter has a number of weight tensors by value. Each dtype has a number of
-    elements.
+    Values of hyperparameters map to numbers of weight tensors, and dtypes to numbers of elements of
+    the states.
     """
     facts: dict[str, Any] = {"optimizer": "+".join(type(optim).__name__ for optim in optimizers)}
     rates: dict[str, int] = {}
@@ -48,13 +48,13 @@ def is_float(value: Any) -> bool:
 
 
 def number_text(value: Any) -> str:
-    """Return a number, or a comma-separated list of numbers, as text with six digits."""
+    """Return a number, or a comma-separated list of numbers, with six significant digits."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     return ", ".join(f"{float(number):.6g}" for number in values)
 
 
 def device_facts(torch: Any) -> dict[str, Any]:
-    """Return the device in use and its allocator's peaks in bytes, without synchronizing."""
+    """Return type, name and peak memory in bytes of torch's device, without synchronizing."""
     if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
         return {"device": "cpu"}
     return {
@@ -66,7 +66,7 @@ def device_facts(torch: Any) -> dict[str, Any]:
 
 
 def compiler_facts() -> dict[str, Any]:
-    """Return the numbers of torch.compile's graphs and graph breaks; empty if it is not loaded."""
+    """Return numbers of graphs and graph breaks, or an empty dict if torch.compile is unused."""
     dynamo = sys.modules.get("torch._dynamo")
     counters = getattr(getattr(dynamo, "utils", None), "counters", None)
     if counters is None:

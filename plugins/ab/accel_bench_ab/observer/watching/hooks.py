@@ -38,7 +38,7 @@ def watch_backward(torch: Any, watch: Watch) -> None:
 
 
 def watch_scaler(torch: Any, watch: Watch) -> None:
-    """Patch torch's gradient scaler to store the unscaled loss with each scaled loss."""
+    """Patch torch's gradient scaler to attach the unscaled loss to each scaled loss."""
     kind = torch.amp.grad_scaler.GradScaler
     own = kind.scale
 

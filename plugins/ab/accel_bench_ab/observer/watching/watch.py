@@ -42,7 +42,7 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Reset all observations, since a forked process inherits those of its parent."""
+        """Reset all observations: a forked process starts with a copy of its parent's."""
         self.pid, self.began = os.getpid(), time.monotonic_ns()
         self.steps: Steps | None = None
         self.page: Any = None
@@ -84,7 +84,7 @@ class Watch:
     # Events of the training.
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Sketch the weights before the first step of each optimizer."""
+        """Store sketches (short sums) of an optimizer's weights before its first step."""
         self.entered = True
         if id(optimizer) not in self.sketched:
             self.sketched.add(id(optimizer))
@@ -100,7 +100,7 @@ class Watch:
             self._lose(f"the observer failed: {error!r}")
 
     def _end_step(self, optimizer: Any, now: int) -> None:
-        """Record the end of a step, or extend the last step if no backward pass came between.
+        """Record the end of a step, or extend the last step if no backward pass has followed it.
 
         `now` is the time in nanoseconds of the monotonic clock.
         """
@@ -123,10 +123,10 @@ class Watch:
         self._note(now)
 
     def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
-        """Count a further optimizer, or its next group of parameters, as part of the last step.
+        """Count a further optimizer's or parameter group's step as part of the last training step.
 
-        `first` is the id of the first group. A step that ends at `now` (in nanoseconds) without
-        having been `entered` comes from a wrapper of the last optimizer.
+        `first` is the id of the optimizer's first parameter group, `now` the end of the step in
+        nanoseconds. `entered` is False if only a wrapper of the optimizer has reported this end.
         """
         if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
@@ -173,7 +173,7 @@ class Watch:
             self._guarded("update", self.write)
 
     def backward(self, tensors: Any) -> None:
-        """Count a backward pass, and record its loss and the tokens of its batch.
+        """Count a backward pass, and add its loss and its batch's tokens to the step.
 
         `tensors` are the arguments of the pass; a single scalar among them is the loss.
         """
@@ -216,7 +216,7 @@ class Watch:
         tokens[3] += counts[3]
 
     def read(self, reading: Reading) -> None:
-        """Record the iterator of the data loader that is about to return a batch."""
+        """Record which data loader's iterator is about to return a batch."""
         if reading is not self.reading:
             self._drop_untrained()
             self.reading = reading
@@ -224,14 +224,14 @@ class Watch:
     def fetched(self, reading: Reading, batch: Any) -> None:
         """Queue a batch that a data loader has returned, until its backward pass.
 
-        A batch that is read without gradients belongs to an evaluation, and is ignored.
+        A batch fetched while gradients are disabled belongs to an evaluation, and is ignored.
         """
         if self.tokens_unseen or len(self.waiting) >= MOST_READ or not self.torch.is_grad_enabled():
             return
         self.waiting.append((reading, counts_of(batch, self.torch)))
 
     def _drop_untrained(self) -> None:
-        """Drop queued batches of loaders that ended without a backward pass: evaluations."""
+        """Drop queued batches of iterators that ended without backward passes: evaluations."""
         self.waiting[:] = [
             batch for batch in self.waiting if batch[0].trained or not batch[0].ended
         ]
@@ -255,7 +255,7 @@ class Watch:
         self._guarded("update", self.write)
 
     def _guarded(self, what: str, work: Any, *args: Any) -> None:
-        """Call `work`; store its exception as the reason why `what` is unseen, such as `loss`."""
+        """Call `work(*args)`; store its exception as the reason why `what` (`loss`) is unseen."""
         try:
             work(*args)
         except Exception as error:
@@ -315,12 +315,12 @@ class Watch:
 
     @property
     def _lost_losses(self) -> str:
-        """Reason why no loss would be read if the process were killed now; empty on a CPU."""
+        """Reason why losses would be lost if the process were killed now; empty on a CPU."""
         lost = self.pinned is not None and not self.closed
         return "the command was killed, with its losses on the device" if lost else ""
 
     def _read_optimizers(self) -> None:
-        """Record the optimizers' settings. The observer calls it at the same steps of every run."""
+        """Record the optimizers' settings, after the same numbers of steps in every run."""
         alive = [known() for known in self.optimizers]
         self.of_optimizers = optimizer_facts([item for item in alive if item is not None])
 
@@ -355,7 +355,7 @@ class Watch:
     # The change of the weights.
 
     def _first_sketch(self, optimizer: Any) -> None:
-        """Sketch an optimizer's weights now, and again when the optimizer is deleted.
+        """Store sketches (short sums) of an optimizer's weights now, and when it is deleted.
 
         The observer thus keeps no weight alive longer than the optimizer does.
         """
@@ -383,7 +383,7 @@ class Watch:
         self.finalizers.append(last)
 
     def _look_at_modules(self) -> None:
-        """Find the names of all optimizers' weights; detect modules that hide losses or changes."""
+        """Find the names of optimizers' weights, and modules that hide losses or weight changes."""
         modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
         self.names = {**names_in(modules, optimizers), **self.names}
         self.sharded = any(
@@ -405,17 +405,17 @@ class Watch:
         return ""
 
     def _early_sketch(self) -> None:
-        """Sketch the changes of all weights, unless a weight was deleted."""
+        """Store sketches (short sums) of all weights' changes, unless a weight was deleted."""
         alive = {name: known() for name, known in self.trained.items()}
         if alive and all(weight is not None for weight in alive.values()):
             self._sketch(alive)
 
     def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
-        """Sketch the changes of an optimizer's weights when the optimizer is deleted.
+        """Store sketches (short sums) of the weight changes of an optimizer that is being deleted.
 
-        `pid` is the process that made the optimizer. `trained` and `dtypes` are weights and dtypes
-        by name. Weights that changed after the last step, as by loading the best checkpoint, get no
-        sketch.
+        `pid` is the process that made the optimizer. `trained` has the weights by name, and
+        `dtypes` their dtypes. No sketch is stored if weights were changed after the last step, for
+        example by loading the best checkpoint.
         """
         if pid != os.getpid() or self.steps_unseen:
             return
@@ -428,7 +428,7 @@ class Watch:
         self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:
-        """Store a sketch of the change of each weight in `trained` since before the first step."""
+        """Store a sketch (short sums) of each weight's change since before the first step."""
         if self.update_unseen:
             return
         updates = self.updates.setdefault(self.count, {})

@@ -9,7 +9,7 @@ BUCKETS, ROW = 31, 31 * 131
 
 
 def live(*kinds: type) -> list[list[Any]]:
-    """Return a list of the live objects of each class."""
+    """Return, for each class in `kinds`, the list of all its existing instances."""
     import gc
 
     objects = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
@@ -17,11 +17,11 @@ def live(*kinds: type) -> list[list[Any]]:
 
 
 def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
-    """Return the names of the optimizers' weights by the ids of the weights.
+    """Return the names of the optimizers' weights by the ids (`id`) of the weights.
 
-    A name is a path in the module with the most of these weights; of several such modules, in the
-    smallest. One optimizer for each weight thus gives the same names as one optimizer for all
-    weights.
+    A name is the weight's path in the module that contains the most of all these weights, or in the
+    smallest of several such modules. Names are thus the same for one optimizer of all weights and
+    for one optimizer per weight.
     """
     groups = [group for optim in optimizers for group in getattr(optim, "param_groups", ())]
     wanted = {id(weight) for group in groups for weight in group["params"]}
@@ -43,9 +43,9 @@ def scales_losses(module: Any) -> bool:
 
 
 def sketch(name: str, tensor: Any, torch: Any) -> Any:
-    """Return signed sums of a tensor's elements, shape (BUCKETS,), float64, on the host.
+    """Return sums of a tensor's elements with random signs: shape (BUCKETS,), float64, on the host.
 
-    The sign of an element depends on the tensor's name and the element's place alone, so that the
+    The sign of an element depends only on the tensor's name and the element's index, so that the
     sketches of two processes can be compared.
     """
     import zlib
