@@ -1,1 +1,1 @@
-"""Files and their content: strict models, YAML, TOML, canonical JSON, redaction."""
+"""Reading, writing, validation and redaction of files in YAML, TOML and JSON."""

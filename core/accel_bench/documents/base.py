@@ -29,7 +29,7 @@ class Frozen(BaseModel):
     if not TYPE_CHECKING:  # For a type checker every attribute would exist.
 
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError for a renamed field, with its new name."""
+            """Raise AttributeError, with the new name if `name` is the former name of a field."""
             if (new := FORMER_NAMES.get(name)) in type(self).model_fields:
                 raise AttributeError(f"{type(self).__name__}.{name} is called {new!r} now")
             return super().__getattr__(name)
@@ -38,7 +38,7 @@ class Frozen(BaseModel):
 class Described(Frozen):
     """Base of a model whose JSON schema describes each field by its docstring.
 
-    Reading docstrings for all models would take a fifth of the start of a program or a worker.
+    Only some models need it: reading all docstrings would take a fifth of a program's start time.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)

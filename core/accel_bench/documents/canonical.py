@@ -1,5 +1,4 @@
-"""Canonical JSON, in which equal values give equal text, its digest, and checks for lossy
-values."""
+"""Canonical JSON (the same text for equal values), its digest, and checks for unstorable values."""
 
 from __future__ import annotations
 
@@ -33,8 +32,8 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def unreadable_part(value: Any, *place: str | int) -> str:
-    """Return the path of the first part that JSON could not preserve, and its fault. The text is
-    empty for a sound value. `value` is a JSON value, tuples included; `place` is its path."""
+    """Return a text with the path and the fault of the first part of `value` that JSON cannot
+    preserve; it is empty if there is none. `place` is the path of `value` in its document."""
     if len(place) > MAXIMUM_LEVELS:
         return f"{_dotted(place[:3])}... is nested deeper than {MAXIMUM_LEVELS} levels"
     if isinstance(value, dict):
@@ -56,7 +55,7 @@ def whole_text(text: str) -> str:
 
 
 def _fault(value: Any) -> str:
-    """Return the reason why JSON could not preserve a text or a number; empty if it can."""
+    """Return the reason why JSON cannot preserve a text or a number; an empty text if it can."""
     if isinstance(value, str):
         if not value.isascii() and whole_text(value) != value:
             return f"holds half a character: {value[:30]!a}"

@@ -31,7 +31,7 @@ MAXIMUM_NAME = 100
 def read_text(path: Path, maximum_bytes: int, error: type[AccelBenchError], beyond: str) -> str:
     """Return the UTF-8 text of a file of at most `maximum_bytes`.
 
-    Raises `error` with the file and the reason; `beyond` ends the message about a larger file.
+    Raises `error` with the file and the reason; `beyond` is added to the message for a larger file.
     """
     return as_text(path, read_bytes(path, maximum_bytes, error, beyond), error)
 
@@ -71,13 +71,13 @@ def open_regular(path: Path, error: type[AccelBenchError]) -> BinaryIO:
 
 
 def refuse_growth(handle: BinaryIO, path: Path, error: type[AccelBenchError], size: int) -> None:
-    """Raise `error` if an open file has more than the `size` bytes read: it is being written."""
+    """Raise `error` if an open file has grown beyond the `size` bytes that were read from it."""
     if os.fstat(handle.fileno()).st_size > size:
         raise error(f"{path}: grows while it is read; try again when it is complete")
 
 
 def as_text(path: Path, raw: bytes, error: type[AccelBenchError]) -> str:
-    """Return the text of `raw`, a file's UTF-8 bytes. Raises `error` with the path for others."""
+    """Return `raw`, a file's bytes, as text. Raises `error` with the path if they are not UTF-8."""
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
@@ -89,7 +89,7 @@ PRIVATE = 0o600
 
 
 def write_atomically(path: Path, text: str | bytes | Iterable[str], *, mode: int = 0o666) -> None:
-    """Replace a file by a temporary one that is written, flushed to the disk and renamed.
+    """Write text to a temporary file, flush it to the disk, and rename it to `path`.
 
     The text may come in pieces; the umask is applied to `mode`. Bytes that are not UTF-8, as Python
     reads them in file names, are written unchanged. Raises StoreError for a target that cannot be
@@ -135,7 +135,7 @@ def aside_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, created with its folder, in the `with` block; others wait."""
+    """Lock the file `path`, created if missing, for the block; wait while others hold the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -152,12 +152,12 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def _kind(mode: int) -> str:
-    """Return the name of a file's kind, such as `a folder`, by the mode of an irregular file."""
+    """Return the kind of a file that is not regular, such as `a folder`, from its `st_mode`."""
     return next((words for is_kind, words in _KINDS if is_kind(mode)), "no regular file")
 
 
 def slug(text: str) -> str:
-    """Return a file name for any text: letters, digits, `.`, `_`, `+` and `-`, at most 100 of them.
+    """Return a file name for any text: at most 100 letters, digits, `.`, `_`, `+` and `-`.
 
     A text that is such a name stays unchanged. Any other gets a short hash at its end, so that
     different texts stay different.

@@ -1,4 +1,4 @@
-"""Safe parsing of YAML, JSON and single values: limits, no tags, aliases or duplicate keys."""
+"""Safe parsing of YAML, JSON and single values, without tags, aliases and duplicate keys."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ParsedFile:
     """Line and column, from 1, of each key or list item."""
 
     def where(self, location: Location) -> str:
-        """Return `file:line:column` of a value, or of the nearest enclosing value."""
+        """Return `file:line:column` of the value at a path, or of the nearest value around it."""
         for length in range(len(location), 0, -1):
             if mark := self.marks.get(tuple(location[:length])):
                 return f"{self.source}:{mark[0]}:{mark[1]}"
@@ -75,9 +75,9 @@ def kind(value: Any) -> str:
 
 
 def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
-    """Raise ScenarioError for values that TOML or JSON allow and a scenario does not. These are
-    dates, infinity, many digits, or deep nesting. `location` is the value's path in the document,
-    with which the message begins."""
+    """Raise ScenarioError if `value` or a value inside it may not stand in a scenario, although
+    TOML or JSON allow it: a date, infinity, an integer of many digits, deep nesting. `location` is
+    the path of `value` in `document`; the message begins with the file and the line."""
     problem = None
     if len(location) > MAXIMUM_DEPTH:
         problem = f"nested deeper than {MAXIMUM_DEPTH} levels"
@@ -105,7 +105,7 @@ def check_plain(document: ParsedFile, value: Any, location: Location) -> None:
 def load_file(path: Path) -> ParsedFile:
     """Return the parsed content of a file whose name ends in one of SUFFIXES.
 
-    Raises ScenarioError with file, line and column, also for a top level that is no mapping.
+    Raises ScenarioError with file, line and column if the content is invalid or no mapping.
     """
     if path.suffix not in SUFFIXES:
         raise ScenarioError(f"{path}: a scenario file ends in .yaml, .yml, .toml or .json")
@@ -120,8 +120,8 @@ def load_file(path: Path) -> ParsedFile:
 
 
 def load_yaml(text: str, source: str) -> ParsedFile:
-    """Return the parsed YAML, a mapping; it is empty for an empty text. Raises ScenarioError for
-    other texts; `source` names the text in messages."""
+    """Return the mapping in a YAML text; it is empty for an empty text. Raises ScenarioError if the
+    text is invalid or no mapping; `source` names the text in messages."""
     marks: dict[Location, tuple[int, int]] = {}
     data = _Builder(text, source, marks).build()
     if data is None:
@@ -132,8 +132,8 @@ def load_yaml(text: str, source: str) -> ParsedFile:
 
 
 def load_json(text: str, source: str) -> ParsedFile:
-    """Return the parsed JSON, a mapping, with the line and column of each key. Raises ScenarioError
-    for other texts; `source` names the text in messages."""
+    """Return the mapping in a JSON text, with the line and column of each key. Raises ScenarioError
+    if the text is invalid or no mapping; `source` names the text in messages."""
     try:
         data = json.loads(text if text.strip() else "{}", parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -156,7 +156,7 @@ def _integer(digits: str) -> int:
 
 
 def _as_yaml(text: str) -> str:
-    """Return a JSON text as equivalent YAML: without tabs and escapes of surrogate pairs."""
+    """Return a JSON text as equivalent YAML: without tabs and without escaped surrogate pairs."""
     return _PAIR.sub(lambda match: str(json.loads(f'"{match[0]}"')), text.replace("\t", " "))
 
 
@@ -169,7 +169,7 @@ def parse_value(text: str, source: str) -> Any:
 
 
 class _Builder:
-    """Builder of plain values from YAML's events; it checks a value before the values inside it."""
+    """Builder of Python values from YAML's events; it checks a list before the items inside it."""
 
     def __init__(self, text: str, source: str, marks: dict[Location, tuple[int, int]]) -> None:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

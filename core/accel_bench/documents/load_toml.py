@@ -1,4 +1,4 @@
-"""Parsing of TOML with the limits of YAML, and with the line and column of its keys."""
+"""Parsing of TOML within the limits of the YAML parser, with the line and column of each key."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _ENDLESS_KEY = re.compile(rf"(?<![\w\-\\]){_PART}(?:{_DOT}{_PART}){{{MAXIMUM_DEP
 
 
 def load_toml(text: str, source: str) -> ParsedFile:
-    """Return the parsed TOML; a search in the text finds the line and column of each key. Raises
-    ScenarioError for invalid TOML; `source` names the text in messages."""
+    """Return the content of a TOML text, with the line and column of each key. Raises ScenarioError
+    for invalid TOML; `source` names the text in messages."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -56,9 +56,9 @@ def load_toml(text: str, source: str) -> ParsedFile:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Return line and column of each `[table]`, `[[table]]` and `key =`, without inline tables.
-    `data` is the parsed text: a line of a list can look like a header, so a header must be in
-    it."""
+    """Return line and column of each `[table]`, `[[table]]` and `key =` by path, without inline
+    tables. `data` is the parsed text: a header counts only if its first key is in `data`, since a
+    line inside a list can look like a header."""
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()
     seen: Counter[Location] = Counter()

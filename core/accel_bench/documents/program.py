@@ -19,17 +19,17 @@ RESULTS = "ACCEL_BENCH_RESULTS"
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return a command of this Python interpreter that imports nothing from the working folder.
+    """Return a command that runs this Python interpreter without imports from the working folder.
 
-    Python 3.10 lacks its option `-P`; there `accel_bench` removes the folder from the path when
-    imported by `-m`.
+    Python 3.10 has no option `-P` for this; there `accel_bench` removes the folder from the path
+    when it is run by `-m`.
     """
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, *arguments]
 
 
 def seconds_from(variable: str, default: float) -> float:
-    """Return the seconds that the environment variable states, or `default` if it is not set.
+    """Return the seconds in the environment variable `variable`, or `default` if it is not set.
     Raises AccelBenchError unless the value is a number above 0 and at most a day."""
     text = os.environ.get(variable)
     if text is None:

@@ -1,4 +1,4 @@
-"""Redaction: replaces secrets in all output, by their values or by their shape."""
+"""Redaction: secrets in all output are replaced, found by their value or by their typical form."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ SHORT_LETTERS = 100
 
 @dataclass(frozen=True)
 class Redactor:
-    """Replacement of secrets by `[redacted]`: known values, and texts of a known shape."""
+    """Replacement of secrets by `[redacted]`: known values, and texts that look like API tokens."""
 
     secrets: tuple[str, ...] = ()
     """Known secret values in every spelling, the longest first."""
@@ -131,7 +131,7 @@ class Redactor:
     def from_environment(cls, environ: Mapping[str, str]) -> Redactor:
         """Return a redactor of the values of all variables whose names look secret.
 
-        Passwords in addresses in other variables are included.
+        It also redacts the passwords in URLs that other variables hold.
         """
         values = [value for name, value in environ.items() if looks_secret(name)]
         values += (word for value in environ.values() for word in _URL_PASSWORD.findall(value))
@@ -139,7 +139,7 @@ class Redactor:
 
     @classmethod
     def of_this_process(cls, scenario: Mapping[str, str] | None = None) -> Redactor:
-        """Return a redactor of the secrets in the environments of this process and a scenario."""
+        """Return a redactor of secrets in the variables of this process and of a scenario."""
         return cls.from_environment({**os.environ, **(scenario or {})})
 
     def redact(self, text: str) -> str:
@@ -163,7 +163,7 @@ class Redactor:
     def redact_model(self, model: ModelT) -> ModelT:
         """Return a pydantic model with its texts redacted, validated again.
 
-        Raises AccelBenchError for a secret equal to a text that the model requires.
+        Raises AccelBenchError if that makes it invalid: a secret equals a word that it must have.
         """
         try:
             return type(model).model_validate(self.redact_value(model.model_dump(mode="python")))
@@ -200,7 +200,7 @@ class Redactor:
 
 
 def _redacted(secrets: tuple[str, ...], text: str) -> str:
-    """Return the text with the given secrets, and other texts of a known shape, replaced."""
+    """Return the text with the values `secrets`, and texts that look like tokens, replaced."""
     for secret in secrets:
         text = text.replace(secret, REDACTED)
     text = _PRIVATE_KEY.sub(REDACTED, text)
@@ -216,8 +216,8 @@ _redacted_short = lru_cache(maxsize=4096)(_redacted)
 
 
 def _is_secret(name: str, value: str, minimum: int = MINIMUM_LENGTH) -> bool:
-    """Return whether the value of a variable or key `name` is a secret of at least `minimum`
-    characters. A tokenizer's `<pad>` and `[PAD]` are none."""
+    """Return whether `value`, of a variable or key `name`, is a secret of at least `minimum`
+    characters. A tokenizer's words `<pad>` and `[PAD]` are no secrets."""
     return len(value) >= minimum and value[0] not in "<[" and looks_secret(name)
 
 
@@ -227,7 +227,7 @@ def _without_value(found: re.Match[str]) -> str:
 
 
 def _spellings(values: Iterable[str]) -> tuple[str, ...]:
-    """Return secret values and their long lines, plain and as written in URLs, JSON and Python."""
+    """Return secret values and their long lines, unchanged and as escaped in URLs, JSON, Python."""
     spelled: set[str] = set()
     for value in values:
         if len(value) < MINIMUM_LENGTH:

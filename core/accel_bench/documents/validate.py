@@ -29,9 +29,9 @@ def validate(
     error: type[AccelBenchError],
     context: str = "",
 ) -> ModelT:
-    """Return `data` as a validated model, or raise `error` with a line for each problem. Data goes
-    through JSON, in which pydantic's strict mode accepts lists for tuples and no other conversion.
-    `where` returns the file location of a path, which begins the line; `context` ends it."""
+    """Return `data` as a validated model, or raise `error` with a line for each problem. By way of
+    JSON, pydantic's strict mode accepts lists for tuples, and no other conversion. `where` returns
+    file and line of a path in `data`, which begin a line; `context` ends each line."""
     try:
         text = json.dumps(data, allow_nan=False)
         return model.model_validate_json(text)
@@ -68,7 +68,7 @@ def _line(
 
 
 def _location(parts: Sequence[str | int], data: Any) -> Location:
-    """Return the path of a problem in the data: `parts` without pydantic's names of unions."""
+    """Return the path of a problem in `data`: `parts` without pydantic's names of union members."""
     kept: list[str | int] = []
     for part in parts:
         given = isinstance(data, dict) and part in data
@@ -86,8 +86,8 @@ def _is_internal(part: str | int) -> bool:
 
 
 def known_keys(model: type[BaseModel], location: Sequence[str | int]) -> list[str]:
-    """Return the field names of the model at the path `location` within `model`. If there is no
-    model, the nearest enclosing one counts."""
+    """Return the field names of the model at the path `location` within `model`, or of the nearest
+    model around that path."""
     here = model
     for part in location:
         field = here.model_fields.get(str(part))

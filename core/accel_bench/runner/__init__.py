@@ -1,1 +1,1 @@
-"""Execution of a plan: starts, supervises and ends ranks, and makes a result of every attempt."""
+"""Execution of a plan: ranks are started, supervised and ended; every attempt gives a result."""

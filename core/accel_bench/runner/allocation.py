@@ -30,11 +30,11 @@ def allocated(
     command: Sequence[str],
     dry_run: bool = False,
 ) -> Iterator[Allocation | None]:
-    """Yield the allocation that the launcher keeps for the session; release it after the block.
+    """Yield the launcher's allocation, processes for a whole session; release it after the block.
 
     `command` holds the program's arguments. Yields None if the launcher starts processes for each
-    run. Raises ScenarioError for different launchers, and if another launcher has started several
-    processes of this program.
+    run. Raises ScenarioError if an allocating launcher is not the only one of all drafts, or if
+    another launcher has started several processes of this program.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -75,7 +75,7 @@ def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
-    """Return the scenario of a stack at a sweep point, with the device `auto` if the file says so.
+    """Return the scenario of `point`, with the device `auto` again if the file leaves it to `auto`.
 
     The nodes of an allocation may have other devices than this machine.
     """
@@ -88,8 +88,7 @@ def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
 
 
 def machine_of(allocation: Allocation | None, machine: Machine) -> Machine:
-    """Return the machine with the number of cores that an allocation may use on a node. Without
-    such a number the machine is unchanged."""
+    """Return `machine` with the cores of a node that the allocation may use, if it states them."""
     if allocation is None or allocation.cores is None:
         return machine
     return machine.model_copy(update={"cores": allocation.cores})

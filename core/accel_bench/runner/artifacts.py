@@ -1,4 +1,4 @@
-"""Folder of a run and its files: scenario, command, packages, logs, result."""
+"""Folder of an attempt and its files: scenario, command line, list of packages, logs, result."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ BLOCK_BYTES = 1024 * 1024
 def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
     """Create and return the new folder `runs/<session>/<name>` of an attempt, its names as slugs.
 
-    It lies in the results folder `root`, and with a tag it is `runs/<session>/<tag>/<name>`. Only
-    this user can open it, until the attempt is recorded. Raises StoreError if it exists, or if a
+    It lies in the results folder `root`; with a tag it is `runs/<session>/<tag>/<name>`. Only this
+    user can open it until the attempt is recorded. Raises StoreError if the folder exists, or if a
     link would lead out of the root.
     """
     inside = root.resolve()
@@ -70,8 +70,8 @@ def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Return a command line that repeats an experiment from the scenario file in its attempt's
-    `folder`. `root` is the results folder; `request` gives the options."""
+    """Return the command line that runs the `scenario.yaml` in an attempt's `folder` again, one
+    round. `root` is the results folder for it; `request` gives options such as `--force`."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []
@@ -96,7 +96,7 @@ def record_start(folder: Path, planned: Planned, command: tuple[str, ...]) -> No
 
 
 def redact_files(job: Job) -> None:
-    """Redact the job and the ranks' files, once no process writes to them.
+    """Redact the job file, logs and results of all ranks, once no process writes to them.
 
     An unreadable file is emptied, since it may hold a secret.
     """
@@ -117,9 +117,9 @@ def record_result(folder: Path, result: Result) -> None:
 def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
     """Redact a file; with `shorten` also remove the middle of a very long file.
 
-    A temporary file is written and renamed: if that fails, a file that holds a secret is emptied,
-    and any other file stays unchanged. Raises OSError for a file that can neither be read nor
-    emptied.
+    The new text is written to a temporary file, which is renamed. If that fails, a file that holds
+    a secret is emptied, and any other file stays unchanged. Raises OSError for a file that can
+    neither be read nor emptied.
     """
     if not path.is_file():
         return
@@ -139,9 +139,9 @@ def redact_file(path: Path, redactor: Redactor, *, shorten: bool) -> None:
 
 
 def log_tail(path: Path) -> str:
-    """Return at most the last TAIL_BYTES of a log as text, or an empty text without a log.
+    """Return the last TAIL_BYTES of a log as text; an empty text if there is no log.
 
-    Output written after the call is ignored, since a writer may be faster than this reader.
+    Output written during the call is ignored, since a writer may be faster than this reader.
     """
     try:
         with path.open("rb") as log:
@@ -153,14 +153,14 @@ def log_tail(path: Path) -> str:
 
 
 def log_end(result: Result) -> list[str]:
-    """Return the last lines of a failed run's log, or an empty list if its reasons suffice."""
+    """Return the last lines of a failed run's log; an empty list if its reasons say enough."""
     if _reasons_suffice(result):
         return []
     return result.log_tail.rstrip().splitlines()[-LOG_LINES:]
 
 
 def _reasons_suffice(result: Result) -> bool:
-    """Return whether each reason of a result comes from an error whose message suffices."""
+    """Return whether each reason of a result is the message of an error that needs no log."""
     sufficient = tuple(
         reason
         for rank in result.ranks
@@ -180,7 +180,7 @@ def scenario_text(scenario: dict[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def packages_list() -> str:
-    """Return lines `name==version`, one for each distribution, with ` @ commit` for a checkout."""
+    """Return lines `name==version`, one for each distribution; for a checkout with ` @ commit`."""
     pinned: dict[str, str] = {}
     for dist in metadata.distributions():
         described = dist.metadata  # Reads and parses the file each time.
@@ -202,7 +202,7 @@ def _holds_secret(path: Path, redactor: Redactor) -> bool:
 
 
 def _blocks(source: BinaryIO) -> Iterator[str]:
-    """Yield a log as blocks of text that end at a line's end, so that no secret is split."""
+    """Yield a log as blocks of whole lines, so that no secret is split between two blocks."""
     while block := source.read(BLOCK_BYTES):
         yield (block + source.readline()).decode("utf8", errors="replace")
 
@@ -212,8 +212,8 @@ def _whole(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 
 def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
-    """Yield the beginning and the end of a long log without secrets, in whole lines if possible.
-    The gap may split a secret: a partial line beside it is removed, up to EDGE_CHARACTERS of it."""
+    """Yield the redacted beginning and end of a long log, with a note on the gap between them. The
+    gap may split a secret: up to EDGE_CHARACTERS of a partial line beside it are removed too."""
     size = os.fstat(source.fileno()).st_size
     head = redactor.redact(source.read(KEPT_BYTES).decode("utf8", errors="replace"))
     source.seek(size - KEPT_BYTES)
@@ -227,7 +227,7 @@ def _ends(source: BinaryIO, redactor: Redactor) -> Iterator[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML dumper for `documents.load`: no aliases; texts that look like numbers in quotes."""
+    """YAML dumper for the reader `documents.load`: no aliases; quotes around texts like numbers."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

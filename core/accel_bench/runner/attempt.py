@@ -1,4 +1,4 @@
-"""Attempt of a run: its ranks are started and supervised, which ends in one Result."""
+"""Attempt of a run: its ranks are started and supervised, and one Result is made of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from accel_bench.runner.supervise import ProcessOutcome, Supervisor, deferred_si
 
 @dataclass(frozen=True)
 class Attempt:
-    """Inputs of one attempt: its job, and values for its `Result` that no rank reads."""
+    """Inputs of one attempt: the job that its ranks read, and values only for its `Result`."""
 
     job: Job
     session: str
@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass
 class Observations:
-    """Observations of an attempt by its ranks, the supervisor and plugins."""
+    """Observations of an attempt by its ranks, by the supervisor and by plugins' observers."""
 
     began: float
     """Start of the attempt by time.monotonic(), in seconds."""
@@ -80,8 +80,8 @@ def make_attempt(
     root: Path, folder: Path, session: str, machine: Machine, **fields: Any
 ) -> Attempt:
     """Return an attempt with a new id whose files lie in `folder`, inside the results folder
-    `root`. `fields` are the fields of its `Job` that define the work; `cache_folder` among them
-    replaces this user's cache folder."""
+    `root`. `fields` are further fields of its `Job`, such as its experiment and purpose;
+    `cache_folder` among them replaces this user's cache folder."""
     if "cache_folder" not in fields:
         fields["cache_folder"] = str(cache_folder())
     run_id = f"{session}-{secrets.token_hex(4)}"
@@ -97,7 +97,7 @@ def run_attempt(
     on_progress: Callable[[Progress], None],
     keep: Callable[[Result], Result],
 ) -> Result:
-    """Run the attempt to its end, and return the value of `keep`, which stores the result.
+    """Run the attempt to its end; return the value of `keep`, a function that stores the result.
 
     Ctrl-C, and other signals that count as Ctrl-C, terminate the ranks and are raised again once
     the result is stored.
@@ -162,7 +162,7 @@ def _run_ranks(
 
 
 def _start(attempt: Attempt, active: ActivePlugins) -> Sequence[RankProcess]:
-    """Start the ranks and return their handles. Raises HookError unless each rank has one."""
+    """Start the ranks; return their processes. Raises HookError unless each rank has one."""
     job, allocation = attempt.job, attempt.allocation
 
     def are_all(ranks: Any) -> bool:
@@ -184,7 +184,7 @@ def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the memory limit at which the kernel has killed since `before`, or an empty text."""
+    """Return the memory limit at which the kernel killed processes since `before`, or ""."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""
@@ -202,7 +202,7 @@ def _removed(job: Job) -> AttemptVerdict | None:
 
 
 def _with_observations(verdict: AttemptVerdict, observed: Observations) -> AttemptVerdict:
-    """Return the verdict, degraded by observations of a completed run, or failed by an observer."""
+    """Return the verdict; what observers and metrics found degrades or fails a completed run."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:

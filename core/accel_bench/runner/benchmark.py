@@ -1,4 +1,4 @@
-"""Benchmark: runs plans, each in a session, and summarizes them, for commands and for Python."""
+"""Benchmark: runs each plan in a session and summarizes the results, for commands and Python."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WITHIN = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """Settings with which plans are run, common to all of them."""
+    """Settings for running plans, the same for all plans of a command."""
 
     results: str
     """Path of the results folder, or address of a database."""
@@ -62,7 +62,7 @@ class Benchmark:
 
 
 class Measured(NamedTuple):
-    """Results of a benchmark's plans, even if it was interrupted."""
+    """Results of all plans of a benchmark, also of one that was interrupted."""
 
     summaries: list[Summary]
     sessions: list[Session]
@@ -76,7 +76,7 @@ class Measured(NamedTuple):
 def run_plans(
     plans: Sequence[Plan], benchmark: Benchmark, on_end: Callable[[Measured], None]
 ) -> None:
-    """Run each plan in a session, and call `on_end` with the results, even after an error. Raises
+    """Run each plan in a session; then, even after an error, call `on_end` with the results. Raises
     StoreError if results cannot be stored, KeyboardInterrupt once the interrupted run is stored."""
     by_plan: list[tuple[Plan, list[Session]]] = []
     stopped = BY_THE_USER
@@ -105,9 +105,9 @@ def _run_looks(
 ) -> None:
     """Run a plan in a session, and inconclusive stacks with `rounds: auto` in further sessions.
 
-    `sessions` holds the first session, and gets the others. Each further session ends with a look,
-    an interim analysis of a group-sequential test; `look_sizes` gives its rounds. A session is left
-    out if its estimated time exceeds `within`.
+    `sessions` holds the first session; the further ones are added to it. Each further session ends
+    with a look, an interim analysis of a group-sequential test; `look_sizes` gives the number of
+    rounds. No session starts that would end more than `within` seconds after the first began.
     """
     started = time.monotonic()
     sessions[0].run_plan(plan)
@@ -136,9 +136,9 @@ def _run_looks(
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
     """Return the function that creates the sessions of a command, whose ids differ by a number.
 
-    It takes fields of `Session`. A session continues the sessions with its number that the same job
-    has started earlier, or with `continues` all sessions of the job and the named ones. With
-    `after`, a list of sessions, it adds rounds to their results.
+    The function takes fields of `Session`. A session continues the sessions of the same number that
+    the same job has started earlier; with `continues`, all sessions of the job and the named ones.
+    With `after`, a list of sessions, it adds rounds to the results of those sessions.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
     before = [row for row in store.sessions() if row.document.get("job") == job] if job else []

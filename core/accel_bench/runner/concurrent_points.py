@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class PartLostError(Exception):
-    """Processes of an allocation's part are lost for good; its sweep point continues elsewhere."""
+    """Error for a lost part of an allocation; its sweep point continues on another part."""
 
 
 def places_of(allocation: Allocation | None) -> Sequence[AllocationPart]:
-    """Return the parts of an allocation; an empty sequence for an undivided allocation or None."""
+    """Return the parts of an allocation; an empty sequence if it is undivided or None."""
     parts: Sequence[AllocationPart] = getattr(allocation, "places", ())
     return parts
 
@@ -45,9 +45,9 @@ def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
 
 
 def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
-    """Run queued sweep points on all parts, each part in a thread, while points and parts are left.
+    """Run queued sweep points on all parts, one thread for each part, until no point is left.
 
-    Ctrl-C is deferred before the threads start, since raised anywhere it could miss some threads.
+    Ctrl-C is deferred before the threads start; raised between two starts it would miss a thread.
     """
     running: list[Future[None]] = []
     finished = False
@@ -73,7 +73,7 @@ def _has_failed(running: Future[None]) -> bool:
 
 
 class _Queue:
-    """Queue of sweep points, shared by the threads of the allocation's parts."""
+    """Queue of sweep points, shared by the threads that run them, one for each allocation part."""
 
     def __init__(self, points: Sequence[SweepPointRun]) -> None:
         self.waiting = deque(points)
@@ -82,7 +82,7 @@ class _Queue:
         self._busy = 0
 
     def work(self, place: AllocationPart) -> None:
-        """Run queued sweep points on a part; return a point to the queue if the part is lost."""
+        """Run queued sweep points on the part `place`; requeue the point if the part is lost."""
         while (point := self._next()) is not None:
             back: SweepPointRun | None = point
             try:
@@ -104,7 +104,7 @@ class _Queue:
             self._changed.notify_all()
 
     def _next(self) -> SweepPointRun | None:
-        """Return the next point, or None at the end; wait while a running point may come back."""
+        """Return the next sweep point or None; wait while a running one may be requeued."""
         with self._changed:
             while not self.waiting and self._busy and not self.stop.is_set():
                 self._changed.wait()

@@ -1,8 +1,8 @@
 """Heartbeats as the parent reads them: each rank's step and phase, with the times of reading.
 
-The parent's clock thus checks a rank's clock: it bounds the duration of the rank's window, however
-late the readings. On a busy machine the bounds are only wider. The lower bound falls short of the
-truth by at most two polls and a step; a window that is shorter than that is not judged.
+With these times the parent checks a rank's clock: they bound the duration of the rank's window.
+Late readings, as on a busy machine, only widen the bounds. The lower bound is at most two polls and
+a step below the true duration; a window that is shorter than that is not judged.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def read_progress(job: Job, rank: int) -> Progress | None:
 
 @dataclass
 class Sighting:
-    """Heartbeat with times of its first and last reading by the parent's clock, in seconds."""
+    """Heartbeat, with the seconds of its first and last reading by the parent's clock."""
 
     progress: Progress
 
@@ -63,7 +63,7 @@ class Sighting:
 
 
 def note(sightings: list[Sighting], progress: Progress, before: float, after: float) -> None:
-    """Add a heartbeat of a rank, read between the times `before` and `after`, to its sightings."""
+    """Add a heartbeat of a rank, read between the times `before` and `after`, to `sightings`."""
     if sightings and sightings[-1].progress == progress:
         sightings[-1].last = before
     else:
@@ -73,8 +73,8 @@ def note(sightings: list[Sighting], progress: Progress, before: float, after: fl
 def seen_windows(
     job: Job, sightings: Mapping[int, Sequence[Sighting]], ranks: Mapping[int, RankResult]
 ) -> tuple[SeenWindow, ...]:
-    """Return the bounds of each rank's window by the parent's clock, from sightings and results by
-    rank. The tuple is empty with several nodes, whose heartbeat pages may lag."""
+    """Return bounds of the duration of each rank's window, from `sightings` and results by rank.
+    The tuple is empty with several nodes, whose heartbeat pages may lag."""
     if job.experiment.scenario.resources.nodes > 1:
         return ()
     return tuple(
@@ -87,8 +87,8 @@ def seen_windows(
 def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWindow:
     """Return the shortest and the longest possible duration of a rank's window, in seconds.
 
-    A step is stored when it has ended. The first step of a window thus ends after its start, and
-    its last step before its end; the phase changes before its start and after its end.
+    The parent sees a step only after it has ended: the first step of the window after the window's
+    start, the last step before its end. The phase changes before the start and after the end.
     """
     first, last = window.samples[0].step, window.samples[-1].step + 1
     steps = [(beat, beat.progress.step, _phase(beat)) for beat in sightings]
@@ -105,6 +105,6 @@ def bounds(rank: int, sightings: Sequence[Sighting], window: Window) -> SeenWind
 
 
 def _phase(sighting: Sighting) -> int:
-    """Return the index of a heartbeat's phase; an unknown phase counts as the window."""
+    """Return the index in PHASES of a heartbeat's phase; an unknown phase counts as the window."""
     phase = sighting.progress.phase
     return PHASES.index(phase) if phase in PHASES else WINDOW

@@ -1,8 +1,8 @@
-"""Attempts that a kill of the program interrupted: search for their files, and redaction.
+"""Attempts that were interrupted as the program was killed: their folders, and redaction of files.
 
-During an attempt its folder is open to this user alone and locked by the program; the lock ends
-with the program. Some network file systems show a lock on its own host alone, so the folder also
-names the host. A recorded attempt has a `result.json`.
+During an attempt only this user can open its folder, and the program holds a lock on it, which ends
+with the program. Some network file systems show a lock only to the host that holds it, so the
+folder also names the host. A recorded attempt has a `result.json`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ HOST_FILE = "host"
 
 @contextlib.contextmanager
 def attempt_in_progress(folder: Path) -> Iterator[None]:
-    """Lock an attempt's folder for the `with` block; open it to others once it is recorded."""
+    """Lock an attempt's folder for the block; then let other users read it if it has a result."""
     with _locked(folder):
         write_atomically(folder / HOST_FILE, socket.gethostname())
         try:
@@ -49,8 +49,8 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Open a store for the `with` block, after redacting interrupted attempts; with `write`, also
-    add the results that could not be stored when their run ended."""
+    """Redact interrupted attempts, and open their store for the `with` block. With `write`, also
+    add results that could not be stored when their run ended."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:
@@ -61,8 +61,8 @@ def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
 def save_pending_result(
     folder: Path, result: Result, error: StoreUnavailableError
 ) -> StoreUnavailableError:
-    """Write a result to its attempt's folder because the database is unavailable. Returns an error
-    like `error` that also states the path of the result."""
+    """Write a result to its attempt's folder because the database is unavailable. Returns a copy of
+    `error` whose message also has the path of the written file."""
     path = folder / PENDING_FILE
     write_atomically(path, redact_result(result).model_dump_json(), mode=PRIVATE)
     return StoreUnavailableError(
@@ -72,7 +72,7 @@ def save_pending_result(
 
 
 def _store_pending(store: Store) -> None:
-    """Store results that were written to their folders, unless they belong to another database."""
+    """Store the results that wait in attempts' folders, unless they belong to another database."""
     for folder in unfinished_attempts(store.folder):
         kept = folder / PENDING_FILE
         if not kept.is_file() or kept.is_symlink():
@@ -113,7 +113,7 @@ def sessions_in_progress(root: Path) -> frozenset[str]:
 
 
 def _attempts(root: Path) -> list[Path]:
-    """Return the folders of all attempts, with and without folders for sweep points."""
+    """Return the folders of all attempts below `root`, also those in folders of sweep points."""
     runs = root / RUNS_FOLDER
     return sorted(
         job.parent for depth in ("*/*", "*/*/*") for job in runs.glob(f"{depth}/job.json")
@@ -123,9 +123,9 @@ def _attempts(root: Path) -> list[Path]:
 def redact_unfinished(root: Path) -> None:
     """Redact the jobs, logs and ranks' results of interrupted attempts.
 
-    Secrets are the secrets of this process and of the attempt's scenario, and texts of a known
-    shape. Files without write permission are left unchanged. Files of weights' changes, not yet
-    compared, are removed.
+    Secrets are those of this process and of the attempt's scenario, and texts in the form of a
+    token. Files without write permission are left unchanged. Files with a run's changes of weights
+    are removed.
     """
     for folder in unfinished_attempts(root):
         for path in folder.glob(UPDATE_FILE):
@@ -139,7 +139,7 @@ def redact_unfinished(root: Path) -> None:
 
 
 def _open_to_others(folder: Path) -> None:
-    """Give readers of a session's folder access to an attempt's folder and its files."""
+    """Let users who may read a session's folder also read an attempt's folder and its files."""
     readers = folder.parent.stat().st_mode & 0o777
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
@@ -149,7 +149,7 @@ def _open_to_others(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: Path, wait: bool = True) -> Iterator[None]:
-    """Hold a folder's lock in the `with` block; raise OSError for a lock in use without `wait`."""
+    """Lock a folder for the block. Without `wait`, raise OSError if another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -170,7 +170,7 @@ def _of_another_host(folder: Path) -> bool:
 
 
 def _environment(job: Path) -> dict[str, str]:
-    """Return the environment variables of a job's scenario; empty for a file that is cut short."""
+    """Return the environment variables of a job's scenario; empty if the job file is truncated."""
     try:
         scenario: Any = json.loads(job.read_text(encoding="utf8"))["experiment"]["scenario"]
         return {str(name): str(value) for name, value in scenario["environment"].items()}

@@ -1,4 +1,4 @@
-"""Calls of observers, which watch an attempt's ranks from the parent, and of trackers."""
+"""Calls of observers, which watch an attempt's ranks from the parent process, and of trackers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HURRIED_TRACKER_SECONDS = 5.0
 
 
 class Observation:
-    """All observers of one attempt; every started observer is finished, even if others fail."""
+    """Calls of all observers of one attempt; each started one is finished, even if others fail."""
 
     def __init__(self, job: Job, active: ActivePlugins) -> None:
         self._job = job
@@ -50,7 +50,7 @@ class Observation:
         self._observers: list[tuple[ActivePlugin, Observer]] = []
 
     def start(self, ranks: Sequence[RankProcess]) -> None:
-        """Start every plugin's observer. Raises HookError that names a plugin that fails."""
+        """Start the observer of every plugin. Raises HookError that names a plugin that fails."""
         for plugin in self._active.plugins:
             call = partial(self._active.call_plugin, plugin, HOOK, job=self._job, ranks=ranks)
             observer = call_bounded(plugin, PATIENCE_SECONDS, call)
@@ -61,15 +61,14 @@ class Observation:
             self._observers.append((plugin, observer))
 
     def live(self) -> str:
-        """Return the observers' texts for the progress line."""
+        """Return the observers' current texts for the progress line, as one text."""
         return "  ".join(filter(None, (_live(observer) for _, observer in self._observers)))
 
     def finish(
         self, results: Mapping[int, RankResult], hurried: bool
     ) -> tuple[tuple[Metric, ...], AccelBenchError | None]:
         """Return the metrics of all observers, and the first error of an observer or None.
-        `results` are the ranks' results by rank; `hurried`, after Ctrl-C, shortens the time
-        limit."""
+        `results` are results by rank; `hurried`, set after Ctrl-C, shortens the time limit."""
         seconds = HURRIED_SECONDS if hurried else PATIENCE_SECONDS
         metrics: list[Metric] = []
         first: AccelBenchError | None = None
@@ -107,9 +106,9 @@ def _finish(
 def call_bounded(
     plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
 ) -> Any:
-    """Return the value of `call`, a plugin's code, run in a thread abandoned at the time limit.
-    Raises HookError at the time limit and for any error of the code, even a KeyboardInterrupt,
-    since Ctrl-C reaches only the main thread. `hook` names the code in errors."""
+    """Return the value of `call`, a plugin's code, run in a thread that is abandoned after
+    `seconds`. Raises HookError then, and for any error of the code, even a KeyboardInterrupt, since
+    Ctrl-C reaches only the main thread. `hook` names the code in errors."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:
@@ -134,7 +133,7 @@ def call_bounded(
 
 
 class Trackers:
-    """Trackers of one session; an error of a tracker becomes a warning, at most one for each."""
+    """Calls of a session's trackers, plugins that log runs to a service; errors become warnings."""
 
     def __init__(
         self, active: ActivePlugins | None, results_folder: Path, warn: Callable[[str], None]
@@ -152,7 +151,7 @@ class Trackers:
             self._call(plugin, result=result, summary=None)
 
     def finish(self, summarize: Callable[[], Summary]) -> None:
-        """Pass the comparison that `summarize` computes to each tracker with an argument for it."""
+        """Call each tracker that takes a `summary` with the comparison from `summarize`."""
         taking = [
             plugin
             for plugin in (self._active.plugins if self._active else ())
@@ -163,7 +162,7 @@ class Trackers:
             self._call(plugin, result=None, summary=summary)
 
     def _call(self, plugin: ActivePlugin, **arguments: Any) -> None:
-        """Call a tracker, unless an earlier call has timed out."""
+        """Call a tracker with `arguments`, unless an earlier call has reached the time limit."""
         assert self._active is not None
         if plugin.name in self._lost:
             return
@@ -186,7 +185,7 @@ class Trackers:
 
 
 def _patience() -> float:
-    """Return a tracker's time limit in seconds, short while a KeyboardInterrupt is being raised."""
+    """Return the time limit of a tracker in seconds, a short one while Ctrl-C ends the session."""
     hurried = isinstance(sys.exc_info()[1], KeyboardInterrupt)
     return HURRIED_TRACKER_SECONDS if hurried else TRACKER_SECONDS
 

@@ -1,4 +1,4 @@
-"""Status and reasons of an attempt, derived from the endings of its ranks."""
+"""Status and reasons of an attempt, derived from how its ranks have ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGSYS", "SIGTRA
 
 @dataclass(frozen=True)
 class AttemptVerdict:
-    """Status of one attempt, with its reasons."""
+    """Status of one attempt and its reasons, with the phase and the rank of a failure."""
 
     status: Status
     reasons: tuple[str, ...] = ()
@@ -39,8 +39,8 @@ def judge(
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None = None,
 ) -> AttemptVerdict:
-    """Return the status and reasons of an attempt: by time limits, result files, exit codes,
-    heartbeats. `active` gives the name of the plugin whose hook never returned."""
+    """Return the status and reasons of an attempt, from time limits, result files, exit codes and
+    heartbeats. `active` gives the name of a plugin whose hook never returned."""
     if outcome.expired:
         return _expired(job, outcome, active)
     if outcome.flooding is not None:
@@ -63,10 +63,10 @@ def judge(
 
 
 def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
-    """Yield contradictions of ranks' results with their heartbeats, as forged result files have.
+    """Yield contradictions between ranks' results and heartbeats, which a forged result file has.
 
-    Core stores its last phase in the heartbeat before it writes the result, and every counted step.
-    The heartbeats of another node are not compared, since they may lag.
+    The core stores every counted step in the heartbeat, and its last phase before it writes the
+    result. The heartbeats of several nodes are not compared, since they may lag.
     """
     far = job.experiment.scenario.resources.nodes > 1
     for rank, result in sorted(ranks.items()):
@@ -90,7 +90,7 @@ def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]
 
 
 def steps_of(result: RankResult) -> int | None:
-    """Return the number of steps in a rank's result, or None if it has no window."""
+    """Return the number of all steps that a rank's result states, or None if it has no window."""
     if result.window is None or not result.window.samples:
         return None
     after = sum(part.steps for part in (result.phases, result.communication) if part)
@@ -113,13 +113,13 @@ def describe_exit(code: int | None) -> str:
 
 
 def _interruption(result: RankResult) -> str:
-    """Return a rank's interruption as text: `SIGTERM from outside` or `a KeyboardInterrupt`."""
+    """Return a text on what interrupted a rank: `SIGTERM from outside` or `a KeyboardInterrupt`."""
     name = result.error.message if result.error else ""
     return f"{name} from outside" if name in signal.Signals.__members__ else "a KeyboardInterrupt"
 
 
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return a rank's phase, with the plugin whose code runs, except for the engine's steps."""
+    """Return a rank's phase, with the plugin whose code runs unless it is that of the engine."""
     plugins = active.plugins if active else ()
     if active is None or not 0 < progress.plugin <= len(plugins):
         return progress.phase
@@ -135,7 +135,7 @@ def _reached(progress: Progress, active: ActivePlugins | None) -> str:
 
 
 def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
-    """Return the verdict on an attempt at the time limit; it names the rank furthest behind."""
+    """Return the verdict on an attempt that reached its time limit; it names the slowest rank."""
     rank = outcome.slowest or 0
     progress = outcome.reached(rank)
     limit = job.experiment.scenario.measure.timeout_seconds
@@ -148,7 +148,7 @@ def _expired(job: Job, outcome: ProcessOutcome, active: ActivePlugins | None) ->
 
 
 def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
-    """Return the verdict on a rank terminated because it filled the disk."""
+    """Return the verdict on an attempt whose `rank` was terminated for a log that is too long."""
     progress = outcome.reached(rank)
     reason = (
         f"rank {rank} wrote more than {MOST_LOG_BYTES / 2**30:g} GiB to its output, and was in "
@@ -158,7 +158,7 @@ def _flooding(rank: int, outcome: ProcessOutcome, active: ActivePlugins | None) 
 
 
 def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdict:
-    """Return the verdict on an attempt with ranks that can no longer be observed."""
+    """Return the verdict on an attempt with ranks that the launcher can no longer observe."""
     reasons = []
     for rank, reason in sorted(outcome.lost.items()):
         reasons.append(f"rank {rank}: {reason}, {_reached(outcome.reached(rank), active)}")
@@ -167,8 +167,8 @@ def _lost(outcome: ProcessOutcome, active: ActivePlugins | None) -> AttemptVerdi
 
 
 def _failed_rank(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> int | None:
-    """Return the rank that caused the failure, preferably one with a reason, or None without any. A
-    rank that was terminated by a signal has no reason, and others fail because it is gone."""
+    """Return the rank that caused the failure, preferably one that states a reason; None if no rank
+    failed. A rank terminated by a signal states none, and its end makes other ranks fail."""
     missing = [rank for rank in range(job.world_size) if rank not in ranks]
     failed = [rank for rank, result in ranks.items() if not result.status.completed]
     explained = [rank for rank in failed if ranks[rank].status is not Status.INTERRUPTED]
@@ -186,7 +186,7 @@ def _judge_rank(
     ranks: Mapping[int, RankResult],
     active: ActivePlugins | None,
 ) -> AttemptVerdict:
-    """Return the verdict on an attempt by a failed rank's result, else by its exit code."""
+    """Return the verdict on an attempt by its failed `rank`'s result, else by the exit code."""
     prefix = f"rank {rank}: " if job.world_size > 1 else ""
     if rank in ranks:
         result = ranks[rank]

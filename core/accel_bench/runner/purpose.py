@@ -1,4 +1,4 @@
-"""Purposes of workers other than measuring: functions run on one experiment, storing nothing."""
+"""Other purposes of workers than measuring: functions run on an experiment that store no result."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from accel_bench.scenario.uses import slot_defaults
 
 
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
-    """Return the only experiment of a stack, by default of the baseline.
+    """Return the only experiment of a stack, planned; the default is the baseline.
 
-    Its ranks are processes of this machine. Raises ScenarioError for several sweep points.
+    Its ranks are to be processes of this machine. Raises ScenarioError for several sweep points.
     """
     launcher = ("launcher", slot_defaults().slots["launcher"])
     request = replace(request, overrides=(launcher, *request.overrides))
@@ -41,10 +41,10 @@ def ask_ranks(
     trust_remote_code: bool = False,
     one_process: bool = False,
 ) -> list[bytes]:
-    """Return the JSON that a purpose returns on each rank of an experiment, from fresh processes.
+    """Run a purpose's function on each rank of an experiment, in new processes; return their JSON.
 
-    With `one_process` a single process builds no model, and no caches are filled before. Raises
-    PluginError for an unknown purpose, and WorkerError for a failed rank.
+    With `one_process` there is a single process, without a model and without filling caches before.
+    Raises PluginError for an unknown purpose, and WorkerError for a failed rank.
     """
     if purpose in OWN_PURPOSES:
         raise PluginError(f"{purpose!r} is a purpose of the core; a further one has another name")
@@ -66,9 +66,9 @@ def ask_ranks(
 def _attempt(
     entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
-    """Run one process group to its end and return its job; `fields` are arguments of
-    `make_attempt`. Raises WorkerError with a failed rank's reasons, and the end of its log if they
-    do not suffice."""
+    """Run the ranks of an experiment to their end and return their job; `fields` are arguments of
+    `make_attempt`. Raises WorkerError with the reasons of a failed rank, and the end of its log if
+    it is needed to understand them."""
     session = f"purpose-{secrets.token_hex(4)}"
     folder = root / session
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Session: at each sweep point, caches are filled and stacks run in interleaved rounds."""
+"""Session: at each sweep point, caches are filled and stacks run in rounds, one after the other."""
 
 from __future__ import annotations
 
@@ -30,24 +30,23 @@ from accel_bench.store.sessions import REPEATED, SessionRecord
 
 
 class Reporter:
-    """Callbacks of a running session. Only warnings are shown unless a subclass overrides more
-    methods. With concurrent sweep points, several threads call them."""
+    """Base class of callbacks of a running session; it only logs warnings. With concurrent sweep
+    points, several threads call the methods."""
 
     def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
-        """Handle a plan that is about to run, with its number of `runs`, and their estimated
-        seconds if known."""
+        """Handle a plan that is about to run; `seconds` is the estimated time of all `runs`."""
 
     def on_start(self, planned: Planned, what: str) -> None:
-        """Handle the start of a process group; `what` is `prepare` or `round 2 of 5`."""
+        """Handle the start of an attempt; `what` names it, as `prepare` or `round 2 of 5`."""
 
     def on_progress(self, planned: Planned, what: str, progress: Progress) -> None:
-        """Handle the progress of a rank, a few times a second; `what` is as for `on_start`."""
+        """Handle the slowest rank's progress, a few times a second; `what` names the attempt."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Handle a stored run or the end of a preparation; `what` is as for `on_start`."""
+        """Handle the result of an attempt; `what` names it, as `prepare` or `round 2 of 5`."""
 
     def on_drop(self, planned: Planned, reason: str) -> None:
-        """Handle a stack that runs no more rounds: it lost a race, or ran out of memory before."""
+        """Handle a stack that is dropped from further rounds; `reason` says why."""
 
     def on_warning(self, text: str) -> None:
         """Handle a failure that loses no run, such as the error of a tracker."""
@@ -58,13 +57,13 @@ class Reporter:
 
 
 def new_id() -> str:
-    """Return a new id of UTC time and random digits: sortable by time, and unique."""
+    """Return a new session id: UTC time, so that ids sort by age, and random digits."""
     return f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
 
 
 @dataclass
 class Session:
-    """Session of one plan, whose runs are stored in one results folder."""
+    """Session of one plan, with the store that gets its runs and the settings of the execution."""
 
     store: Store
     machine: Machine
@@ -182,8 +181,8 @@ class Session:
         return [*self.earlier(ids), *own]
 
     def earlier(self, ids: Sequence[str]) -> list[Result]:
-        """Return earlier sessions' results of experiments: of all with `resume`, else
-        `continues`."""
+        """Return the results that earlier sessions have of the experiments `ids`: all earlier
+        sessions with `resume`, else those in `continues`."""
         if self.resume:
             results = self.store.results(experiment_ids=ids)
             return [result for result in results if result.session != self.id]
@@ -196,8 +195,8 @@ class Session:
     def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
         """Return by sweep point the id of the session whose round `repeat_round` is measured again.
 
-        Raises ScenarioError unless an unusually slow run justifies it: choosing rounds freely would
-        be choosing results.
+        Raises ScenarioError if no run of that round was unusually slow: who chooses rounds freely
+        could choose results.
         """
         if self.repeat_round is None:
             return {}

@@ -1,4 +1,4 @@
-"""Supervision of an attempt's ranks until all have ended, by themselves or by a signal."""
+"""Supervision of an attempt's ranks until all have ended, on their own or by a signal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HUNG_SECONDS = 60.0
 def grace_seconds() -> float:
     """Return the seconds that ranks get to end after SIGTERM, or after the failure of another rank.
 
-    An environment variable can set them, for ranks that write much when they end. Raises
+    ACCEL_BENCH_GRACE_SECONDS can set them, for ranks that write much when they end. Raises
     AccelBenchError for an invalid value.
     """
     return seconds_from("ACCEL_BENCH_GRACE_SECONDS", 5.0)
@@ -43,7 +43,7 @@ def grace_seconds() -> float:
 
 @dataclass
 class ProcessOutcome:
-    """Endings of an attempt's ranks, as the supervisor saw them."""
+    """How an attempt's ranks have ended, as the supervisor saw it."""
 
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""
@@ -73,12 +73,12 @@ class ProcessOutcome:
     """Rank with the fewest steps at the time limit; None if all ranks had as many."""
 
     def reached(self, rank: int) -> Progress:
-        """Return the last heartbeat of a rank, or step 0 of the first phase."""
+        """Return the last heartbeat of a rank; before the first, step 0 of the phase `start`."""
         return self.progress.get(rank, Progress(0, "start"))
 
 
 class Supervisor:
-    """Supervisor of one attempt's ranks, which it terminates at the time limit."""
+    """Supervisor that watches one attempt's ranks, and terminates them at the time limit."""
 
     def __init__(
         self,
@@ -100,9 +100,9 @@ class Supervisor:
     def run(
         self, timeout_seconds: float, observe: Callable[[], None] = lambda: None
     ) -> ProcessOutcome:
-        """Wait until every rank has ended or the time is up, and return the ranks' endings.
+        """Call `observe`, wait until every rank has ended, and return how the ranks have ended.
 
-        Ranks are terminated at the time limit, or if `observe` raises, which is called first.
+        The ranks are terminated at the time limit, and if `observe` raises.
         """
         deadline = monotonic() + timeout_seconds
         try:
@@ -129,9 +129,9 @@ class Supervisor:
         return self.outcome
 
     def terminate(self) -> None:
-        """Send SIGTERM to all ranks, and later SIGKILL to ranks that still run.
+        """Send SIGTERM to all ranks, and SIGKILL to ranks that still run after the grace period.
 
-        In the main thread a second Ctrl-C skips the wait, though not for concurrent points.
+        A second Ctrl-C in the main thread skips that period; concurrent points wait for its end.
         """
         # What a rank does from here on is our doing: its last heartbeat says what it did before.
         self._terminating = True
@@ -173,7 +173,7 @@ class Supervisor:
             self._changed = monotonic()
 
     def _flooded(self) -> bool:
-        """Record the first rank whose log is too large, and return whether there is such a rank."""
+        """Record the first rank whose log exceeds MOST_LOG_BYTES; return whether one does."""
         logs = ((rank.rank, self._job.log_path(rank.rank)) for rank in self._running())
         large = (rank for rank, log in logs if log.exists() and log.stat().st_size > MOST_LOG_BYTES)
         self.outcome.flooding = next(large, None)
@@ -186,7 +186,7 @@ class Supervisor:
             self.terminate()
 
     def _expire(self, timeout_seconds: float) -> None:
-        """Record `timeout` or `hung` in the outcome, dump the stacks, and terminate all ranks."""
+        """Record `timeout` or `hung`, dump the ranks' Python stacks, and terminate all ranks."""
         still = monotonic() - self._changed
         hung = still >= min(HUNG_SECONDS, timeout_seconds / 2)
         self.outcome.expired = "hung" if hung else "timeout"
@@ -207,7 +207,7 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
-        """Wait until the ranks have ended, `seconds` have passed, or a signal is in `hurried`."""
+        """Wait until the ranks have ended, `seconds` have passed, or `hurried` has an element."""
         until = monotonic() + seconds
         while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:
@@ -217,7 +217,7 @@ class Supervisor:
 
 
 def read_rank(job: Job, rank: int) -> RankResult | None:
-    """Return a rank's result; None for a missing or truncated file."""
+    """Return the result in a rank's file; None if the file is missing or truncated."""
     try:
         return RankResult.model_validate_json(job.result_path(rank).read_bytes())
     except (OSError, ValidationError):
@@ -226,10 +226,10 @@ def read_rank(job: Job, rank: int) -> RankResult | None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Sequence[int]]:
-    """Defer Ctrl-C and other ending signals until after the `with` block; yield their numbers.
+    """Defer Ctrl-C and other ending signals until the block ends; yield a list of their numbers.
 
-    People press Ctrl-C twice: the second signal must not cost the row of the run that the first
-    signal ended. Only the main thread gets signals; an ignored signal stays ignored.
+    People press Ctrl-C twice: the second signal must not prevent the storing of the run that the
+    first signal ended. Only the main thread gets signals; an ignored signal stays ignored.
     """
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():

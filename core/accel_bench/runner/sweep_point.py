@@ -1,4 +1,4 @@
-"""Runs of the stacks of a sweep point: caches are filled, then missing rounds run and stored."""
+"""Execution of one sweep point: caches are filled, then missing rounds are run and stored."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 
 class NodesChangedError(Exception):
-    """Nodes of the allocation were replaced after a stack was prepared on them."""
+    """Error for an allocation whose nodes were replaced after caches were filled on them."""
 
 
 class SweepPointRun:
-    """Stacks of one sweep point, with the rounds that are still to be run."""
+    """Execution of the stacks of one sweep point, in the rounds that are missing in the store."""
 
     def __init__(
         self, session: Session, plan: Plan, planned: Sequence[Planned], replaces: str = ""
     ) -> None:
-        """Determine the missing rounds; `replaces` is a session whose `repeat_round` runs again."""
+        """Find the missing rounds; `replaces` is a session of which `repeat_round` is run again."""
         self._stacks = {item.experiment.stack.name: item for item in planned}
         self._session = session
         self._plan = plan
@@ -74,8 +74,8 @@ class SweepPointRun:
     def run_point(self) -> None:
         """Prepare every stack, then run the missing rounds.
 
-        Raises PartLostError if the sweep point can continue on another part, where the whole round
-        is run again, so that runs of one round share their machines.
+        Raises PartLostError if its part of the allocation is lost. Another part then runs the whole
+        round again, since the runs of a round share their machines.
         """
         self.prepare()
         for number in [number for number in self.rounds if number not in self._done]:
@@ -83,7 +83,7 @@ class SweepPointRun:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Fill the stacks' caches unless all rounds are complete; repeat this on replaced nodes."""
+        """Fill the caches of all stacks unless no round is missing; repeat it on replaced nodes."""
         ready = not self.rounds
         self._drop_too_large()
         while not ready:
@@ -95,7 +95,7 @@ class SweepPointRun:
                 ready = True
 
     def run_round(self, number: int) -> None:
-        """Run the round `number`, from 0; run it again as a whole if nodes are replaced."""
+        """Run the round `number`, from 0; prepare and run it again whole if nodes are replaced."""
         self._drop_too_large()
         while not self._run_stacks(number):
             self.prepare()
@@ -106,7 +106,7 @@ class SweepPointRun:
             self._session.reporter.on_drop(self._stacks[name], self._raced[name])
 
     def _drop_too_large(self) -> None:
-        """Drop the stacks that have run out of memory at a smaller sweep point."""
+        """Drop the stacks that have run out of memory at a smaller sweep point than this one."""
         for name, planned in self._stacks.items():
             reason = too_large(planned.experiment, self._session.out_of_memory)
             if reason and name not in self._dropped:
@@ -114,7 +114,7 @@ class SweepPointRun:
                 self._session.reporter.on_drop(planned, reason)
 
     def _dropped_by_race(self) -> dict[str, str]:
-        """Return stacks that a race has dropped after the stored rounds, with the reasons."""
+        """Return the stacks that a race excludes after the stored rounds, each with the reason."""
         if not self._plan.request.race:
             return {}
         ids = [planned.experiment.id for planned in self._stacks.values()]
@@ -128,7 +128,7 @@ class SweepPointRun:
         return {drop.stack: drop.reason for drop in drops}
 
     def _run_stacks(self, number: int) -> bool:
-        """Run the stacks of a round; return whether their nodes stayed the same."""
+        """Run the stacks of a round; return whether the allocation's nodes stayed the same."""
         try:
             for position, name in enumerate(self.rounds.get(number, ())):
                 if name not in self._dropped and name not in self._raced:
@@ -140,7 +140,7 @@ class SweepPointRun:
         return number not in self.rounds or self._nodes_now() == self._nodes
 
     def _prepare(self, planned: Planned) -> None:
-        """Fill a stack's caches in an untimed process; drop the stack if that fails."""
+        """Fill a stack's caches in an untimed attempt; drop the stack if that fails."""
         if not planned.active.implements("prepare_experiment"):
             return
         self._check_place()
@@ -148,7 +148,7 @@ class SweepPointRun:
             self._dropped.add(planned.experiment.stack.name)
 
     def _run(self, planned: Planned, number: int, position: int) -> None:
-        """Run one stack in a round, with retries of transient failures."""
+        """Run one stack in a round; repeat transient failures up to `Session.retries` times."""
         rounds = self._plan.rounds
         key = _run_key(planned, "measure", number)
         # What failed before the nodes were replaced counts too: a stack may be what kills them.
@@ -179,8 +179,8 @@ class SweepPointRun:
         position: int,
         what: str,
     ) -> Result:
-        """Run one process group as an attempt, store its result, and return the result. `number` is
-        the round from 0, and `what` names the work for the reporter."""
+        """Run the ranks of an experiment once, store and return the result. `number` is the round
+        from 0, `position` the place in its order, `what` the attempt's name for the reporter."""
         session = self._session
         session.reporter.on_start(planned, what)
         root = session.store.folder
@@ -238,14 +238,14 @@ class SweepPointRun:
         return result
 
     def _folder(self, planned: Planned, name: str) -> Path:
-        """Create and return the new folder called `name` of an attempt."""
+        """Create and return the folder `name` for an attempt, in the folder of its sweep point."""
         redactor = Redactor.of_this_process(planned.experiment.scenario.environment)
         tag = redactor.redact(planned.experiment.tag)  # a swept variable may be a secret
         return run_folder(self._session.store.folder, self._session.id, name, tag)
 
     def _check_place(self) -> None:
-        """Raise KeyboardInterrupt at the session's end, PartLostError for lost processes. Raises
-        NodesChangedError for replaced nodes. The main thread has no other part to run on."""
+        """Raise KeyboardInterrupt if the session has ended, NodesChangedError for replaced nodes.
+        Outside the main thread, raise PartLostError if the allocation's part is lost."""
         ready = getattr(self.place, "is_ready", lambda: True)()
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
@@ -255,7 +255,7 @@ class SweepPointRun:
             raise NodesChangedError
 
     def _nodes_now(self) -> tuple[str, ...]:
-        """Return the names of the allocation's nodes; empty without an allocation."""
+        """Return the names of the nodes of the allocation's part; empty without an allocation."""
         return tuple(getattr(self.place, "node_names", tuple)())
 
     def _keep(self, folder: Path, result: Result, purpose: str, added: list[Result]) -> Result:
@@ -276,7 +276,7 @@ class SweepPointRun:
         return stored
 
     def _add(self, result: Result) -> Result:
-        """Store and return a run; leave its measurements out if they could not be read back."""
+        """Store and return a result, without its measurements if these could not be read back."""
         try:
             with self._session.writing:
                 return self._session.store.add(result)
@@ -294,7 +294,7 @@ def missing_rounds(
 ) -> list[int]:
     """Return the numbers of the rounds to run until `rounds` are complete, gaps first.
 
-    In a complete round every needed experiment has a completed run, all from one session.
+    A round is complete if each `needed` experiment has a completed run in it, all in one session.
     """
     by_round: dict[tuple[str, int], set[tuple[str, str]]] = {}
     replaced = replaced_rounds(stored)
@@ -314,7 +314,7 @@ def _name(experiment: Experiment) -> tuple[str, str]:
 
 
 def _run_key(planned: Planned, purpose: str, number: int) -> str:
-    """Return the key of a run within its sweep point, which all attempts of the run share."""
+    """Return the key of a run or preparation at its sweep point, the same for all its attempts."""
     return f"{purpose} {number} {planned.experiment.stack.name}"
 
 

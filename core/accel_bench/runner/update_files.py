@@ -1,7 +1,7 @@
-"""Exact comparison of the weights' changes of a round's runs, by files that the runs write.
+"""Exact comparison of the updates (weights' changes) of a round's runs, by files of the runs.
 
-The parent opens a run's file when the run has ended and unlinks it immediately: the file disappears
-with the last reader, however the program ends.
+The parent opens a run's file when the run has ended, and unlinks it immediately. The file thus
+disappears when it is closed, however the program ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AT_ONCE = "sweep points run at once: comparing files would disturb the others' w
 
 
 class UpdateFile(NamedTuple):
-    """Open file, already unlinked, with the change of one run's weights."""
+    """Open file, already unlinked, with the update of one run's weights."""
 
     run_id: str
     stack: str
@@ -36,7 +36,7 @@ class UpdateFile(NamedTuple):
 
 
 class BrokenFileError(ValueError):
-    """Error for a file of the weights' changes that does not match its run's result."""
+    """Error for a file of a run's update that cannot be read or does not match the run's result."""
 
     def __init__(self, change: UpdateFile, reason: str) -> None:
         super().__init__(reason)
@@ -44,27 +44,27 @@ class BrokenFileError(ValueError):
 
 
 class PendingUpdates:
-    """Changes of the weights by a round's runs that wait for comparison with the baseline's."""
+    """Files of updates by a round's runs that wait for comparison with the baseline's update."""
 
     def __init__(self, baseline: str, most: int) -> None:
-        """Prepare comparisons with the stack `baseline`, of changes of at most `most` bytes."""
+        """Prepare comparisons with the stack `baseline`, by files of at most `most` bytes each."""
         self._baseline = baseline
         self._most = most
         self._kept: dict[str, UpdateFile] = {}
 
     def room(self, folder: Path, shared: bool = False) -> int:
-        """Return the largest size in bytes of the next run's file, limited by the free space of
-        `folder`. It is 0 if the run is `shared`, that is runs concurrently with others."""
+        """Return the largest size in bytes of the next run's file, limited by the free disk space
+        at `folder`. It is 0 if the run is `shared`: concurrent with runs of other sweep points."""
         if shared:
             return 0
         free = shutil.disk_usage(folder).free - SPARE_DISK_BYTES
         return max(0, min(self._most, free))
 
     def add(self, path: Path, result: Result, shared: bool = False) -> Result:
-        """Unlink a run's file; return its result with the distances that can be computed now.
+        """Unlink a run's file; return its result with the distances to updates of earlier runs.
 
-        A run with an unreadable file loses its distances, never its result. A run that is `shared`
-        ran concurrently with others, and should have no file.
+        A run with an unreadable file loses its distances, never its result. A `shared` run is
+        concurrent with other runs, and should have no file.
         """
         if shared and self._most and result.ranks and result.ranks[0].update:
             result = _with_update(result, kept_reason=AT_ONCE)
@@ -76,13 +76,13 @@ class PendingUpdates:
             return _with_update(result, kept_bytes=0, kept_reason=reason)
 
     def close(self) -> None:
-        """Close the files of all runs whose changes are pending."""
+        """Close the files of all runs whose updates wait for comparison."""
         for change in self._kept.values():
             change.file.close()
         self._kept.clear()
 
     def _compare(self, change: UpdateFile, result: Result) -> Result:
-        """Return the result with distances to other changes; keep its change for later runs."""
+        """Return the result with distances to other updates; keep its update for later runs."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
         others = [
@@ -109,7 +109,7 @@ class PendingUpdates:
 
 
 def distances(one: UpdateFile, other: UpdateFile) -> dict[str, float]:
-    """Return the L2 norm of the difference of two runs' changes, by tensor in both files."""
+    """Return, for each tensor in both files, the L2 norm of the difference of two updates."""
     return {
         name: _distance(one, other, name)
         for name, (_, size) in one.places.items()
@@ -147,8 +147,8 @@ def _read(change: UpdateFile, length: int) -> bytes:
 
 
 def _take(path: Path, result: Result) -> UpdateFile | None:
-    """Return a completed run's file, open and unlinked, or None for a run without a file. Raises
-    OSError if the file cannot be opened, and ValueError for other content."""
+    """Return the opened and unlinked file of a completed run's update, or None if it wrote none.
+    Raises OSError if the file cannot be opened, and ValueError if its size is wrong."""
     update = result.ranks[0].update if result.ranks else None
     if not result.status.completed or update is None or not update.kept_bytes:
         remove(path)
@@ -185,7 +185,7 @@ def remove(path: Path) -> None:
 
 
 def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
-    """Return offset and size in bytes of each tensor; tensors follow one another in the file."""
+    """Return each tensor's offset and size in the file, in bytes, by the tensor's name."""
     places, end = {}, 0
     for name, tensor in update.tensors.items():
         size = tensor.elements * BYTES_OF_A_CHANGE
@@ -195,7 +195,7 @@ def _places(update: WeightUpdate) -> dict[str, tuple[int, int]]:
 
 
 def _with_update(result: Result, **fields: Any) -> Result:
-    """Return a result with the values `fields` in the `WeightUpdate` of its first rank."""
+    """Return a result in which `fields` replace fields of the `WeightUpdate` of its first rank."""
     first, *others = result.ranks
     assert first.update is not None
     update = first.update.model_copy(update=fields)

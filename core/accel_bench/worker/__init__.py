@@ -1,1 +1,1 @@
-"""Code of the measured process, one for each rank; only the test kit imports it elsewhere."""
+"""Code of the measured process, one for each rank; elsewhere only the test kit imports it."""

@@ -22,7 +22,7 @@ from accel_bench.worker.measurement import measure
 
 
 def main(arguments: list[str]) -> int:
-    """Run a rank by `JOB.json RANK LOCAL_RANK`, write its result file, and return 0 always."""
+    """Run a rank, given job file, rank and local rank; write its result file, and return 0."""
     job_file, rank, local_rank = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     faulthandler.enable()
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
-    """Activate the plugins, and note each in the heartbeat page in case the process dies."""
+    """Activate the plugins; the heartbeat page shows the current one, should the process die."""
     heartbeat.phase = "activation"
     scenario, stack = job.experiment.scenario, job.experiment.stack
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)
@@ -65,7 +65,7 @@ def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Raise KeyboardInterrupt for a signal, so that plugins' `close_run` hooks are called."""
+    """Raise KeyboardInterrupt for a signal, so that the `close_run` hooks of plugins are called."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 

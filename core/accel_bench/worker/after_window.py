@@ -1,5 +1,5 @@
-"""Stages of extra steps after the measured window (the timed steps of a run), for checks, phases
-and observation. No result of the window includes these steps."""
+"""Stages: groups of extra steps after the measured window (the timed steps of a run), for checks,
+for phases of a step and for observers. No result of the window includes these steps."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
 
 
 class StepStage(ABC):
-    """Base of a stage: steps after the measured window, taken for one purpose."""
+    """Base class of a stage: extra steps after the measured window, taken for one purpose."""
 
     phase: ClassVar[str]
     """Phase of the worker that the heartbeat shows during the stage."""
 
     @abstractmethod
     def start(self) -> bool:
-        """Begin the stage between two steps, on an idle device; return whether it needs a step."""
+        """Begin the stage on an idle device, between two steps; return whether it needs a step."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
-        """Handle the engine's mark at the end of a phase of a step."""
+        """Handle the end of a phase of a step, such as forward, when the engine states it."""
 
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
@@ -40,7 +40,7 @@ class StepStage(ABC):
 
 
 class PaceSteps(StepStage):
-    """Stage of synchronized steps, whose durations check the measured window's steps."""
+    """Stage of steps that wait for the device, to check that measured steps were not too fast."""
 
     phase = "phases"
 
@@ -64,14 +64,14 @@ class PaceSteps(StepStage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Mark the beginning of the first step; return True, since a step is always needed."""
+        """Note the start time of the first step; return True, since a step is always needed."""
         self._began = monotonic()
         self._made = self._nodes_made()
         self._clock.mark()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step and synchronize; return whether any rank needs another step."""
+        """End a step and wait for the device; return whether any rank needs another step."""
         lap = counted(batches), float(loss)
         self._clock.synchronize()
         self._clock.mark()
@@ -83,11 +83,11 @@ class PaceSteps(StepStage):
         return again
 
     def reasons(self) -> list[str]:
-        """Return reasons for `invalid` if the measured steps were far faster than the stage's."""
+        """Return reasons for `invalid` if measured steps were far faster than the stage's steps."""
         return [*pace_figures(self.window, self.samples)] if self.window else []
 
     def _has_enough(self) -> bool:
-        """Return whether steps were as fast as measured steps, or enough slow steps were taken."""
+        """Return whether a step was as fast as measured ones, or enough slow ones were taken."""
         count = len(self.samples)
         window = self.window.samples if self.window else ()
         if count >= MOST_PACE_STEPS or not window or not any(too_fast(window, self.samples)):
@@ -96,7 +96,7 @@ class PaceSteps(StepStage):
 
 
 class PhaseSplitter(StepStage):
-    """Stage that splits steps into phases, if the engine marked phases in the warm-up."""
+    """Stage that measures the phases of steps, if the engine has stated phases in the warm-up."""
 
     phase = "phases"
 
@@ -108,22 +108,22 @@ class PhaseSplitter(StepStage):
         self._names: list[PhaseName | None] = []
 
     def notice(self, phase: PhaseName) -> None:
-        """Note during warm-up that the engine marks phases."""
+        """Note, during warm-up, that the engine states the ends of phases."""
         self._marked = True
 
     def start(self) -> bool:
-        """Mark the beginning of the first step; return whether the engine marks phases."""
+        """Note the time at which the first step begins; return whether the engine states phases."""
         if self._marked:
             self._clock.mark()
         return self._marked
 
     def mark(self, phase: PhaseName | None) -> None:
-        """Mark the end of a phase, or of the step after its last phase if `phase` is None."""
+        """Note the time at the end of `phase`, or at the end of the step if `phase` is None."""
         self._clock.mark()
         self._names.append(phase)
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step; return whether another is needed, or else compute the split of the steps."""
+        """End a step; return whether another is needed, and else compute the seconds by phase."""
         self.mark(None)
         if self._names.count(None) < self._steps:
             return True
@@ -134,11 +134,11 @@ class PhaseSplitter(StepStage):
 
 
 def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:
-    """Return the seconds by phase of the step of median duration, from consecutive marks.
+    """Return the seconds by phase of the step with the median duration.
 
-    `names[i]` is the phase that ended with the mark after `seconds[i]`; None for the end of a step,
-    since the time after a step's last mark belongs to no phase. One whole step is chosen, since
-    medians of the phases need not add up to the median of the steps.
+    `seconds[i]` is the time between two marks, and `names[i]` the phase that it belongs to; None
+    for the time from a step's last phase to its end. One whole step is chosen, since the medians of
+    phases need not add up to the median step.
     """
     steps: list[dict[PhaseName | None, float]] = [{}]
     for name, spent in zip(names, seconds, strict=True):

@@ -10,20 +10,20 @@ from accel_bench.run_context import Run
 
 
 def require(active: ActivePlugins, hook: str, run: Run) -> Any:
-    """Return the value of a hook such as `load_model`. Raises HookError for a wrong type."""
+    """Call a hook such as `load_model`, and return its value. Raises HookError for a wrong type."""
     expected, accepts = EXPECTED[hook]
     return active.require(hook, expected, lambda value: accepts(value, run), run=run)
 
 
 def is_model(value: object, run: Run) -> bool:
-    """Return whether a value can be a model, with parameters if the run's model has any."""
+    """Return whether a value can replace the run's model: it needs parameters if that has any."""
     if isinstance(value, bool | float | int | list | str | tuple | Mapping | None):
         return False
     return not hasattr(run.model, "named_parameters") or hasattr(value, "named_parameters")
 
 
 def is_optimizer(value: object, run: Run) -> bool:
-    """Return whether a value can be an optimizer, with a method `step` for models of torch."""
+    """Return whether a value can be an optimizer; for a model of torch it needs a method `step`."""
     takes_steps = callable(getattr(value, "step", None))
     return value is not None and (takes_steps or not hasattr(run.model, "named_parameters"))
 

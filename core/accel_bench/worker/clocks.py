@@ -1,4 +1,4 @@
-"""Clocks that mark the ends of steps, by device events if possible, and samples of steps."""
+"""Clocks that record the ends of steps, by device events if possible; samples made of the times."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Lap: TypeAlias = tuple[list[tuple[int, TokenCounts]], Any]
 
 
 class HostClock:
-    """Monotonic clock of the host, for devices that compute synchronously.
+    """Monotonic clock of the host, for devices without events.
 
-    Marking is cheap; the seconds between marks are computed later.
+    Its method `mark` records the time cheaply; the seconds between marks are computed later.
     """
 
     def __init__(self, synchronize: Callable[[], object] | None = None) -> None:
@@ -28,10 +28,10 @@ class HostClock:
         self._synchronize = synchronize
 
     def reserve(self, marks: int) -> None:
-        """Allocate a number of marks, so that marking allocates nothing on the device."""
+        """Prepare for a number of marks, so that `mark` allocates nothing on the device."""
 
     def mark(self) -> None:
-        """Mark this instant without waiting for the device; more marks than reserved are slower."""
+        """Record the time, without waiting for the device; more marks than reserved are slower."""
         self._marks.append(perf_counter_ns())
 
     def synchronize(self) -> None:
@@ -40,14 +40,14 @@ class HostClock:
             self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """Return the seconds between marks, by host and by device (or None), and drop the marks.
-        Waits for a device with events: never call this within a measured window."""
+        """Return the seconds between successive marks, by host and by device (or None); drop the
+        marks. Waits for a device with events: never call this within a measured window."""
         marks, self._marks = self._marks, []
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
 
 class EventClock(HostClock):
-    """Clock that records events on the device's current stream, and the host's time as well."""
+    """Clock whose marks are events on the device's current stream, besides times of the host."""
 
     def __init__(self, device: DeviceType) -> None:
         super().__init__(device.synchronize)
@@ -74,7 +74,7 @@ class EventClock(HostClock):
 
 
 def clock_of(run: Run) -> HostClock:
-    """Return a new clock for the run's device."""
+    """Return a new clock for the device of a run."""
     return clock_for(run.device_type)
 
 
@@ -87,7 +87,7 @@ def clock_for(device: DeviceType) -> HostClock:
 
 
 def counted(batches: Sequence[Batch]) -> list[tuple[int, TokenCounts]]:
-    """Return number of sequences and token counts of each micro-batch."""
+    """Return the number of sequences and the token counts of each micro-batch of a step."""
     return [(batch.sequences, batch.tokens) for batch in batches]
 
 
@@ -98,7 +98,7 @@ def sample_of(
     counts: list[tuple[int, TokenCounts]],
     loss: Any,
 ) -> Sample:
-    """Return the sample of a step, summed over its micro-batches, with its loss."""
+    """Return the sample of a step, with the sums of `counts` over its micro-batches."""
     value = float(loss)
     return Sample(
         step=step,

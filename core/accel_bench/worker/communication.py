@@ -1,4 +1,4 @@
-"""Timing of collectives in a few steps, separately from the wait for the slowest rank."""
+"""Timing of collectives in a few steps, without the time that a rank waits for slower ranks."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ class _Total:
 
 
 class CommunicationProbe(StepStage):
-    """Stage that times the collectives in a number of steps, on every rank alike.
+    """Stage that times each collective in a few steps, which every rank takes.
 
     A barrier before each collective separates the wait for slower ranks from the collective itself.
-    The probe waits for the end of each collective, so nothing overlaps here.
+    Each collective is waited for, so none overlaps with computation here.
     """
 
     phase = "communication"
@@ -65,14 +65,14 @@ class CommunicationProbe(StepStage):
         self._began = 0.0
 
     def start(self) -> bool:
-        """Start observing the collectives of the stage's steps; return True."""
+        """Start to observe collectives; return True, since a step is always needed."""
         self._mode = EachOperation(self._observe)
         self._mode.__enter__()
         self._began = monotonic()
         return True
 
     def end_step(self, batches: Sequence[Batch] = (), loss: Any = None) -> bool:
-        """End a step; return whether the stage needs another step, or else stop observing."""
+        """End a step; return whether another is needed, and else stop to observe collectives."""
         self._synchronize()
         now = monotonic()
         self._steps.append((now - self._began, self._totals))
@@ -89,7 +89,7 @@ class CommunicationProbe(StepStage):
             self._mode = None
 
     def result(self) -> Communication | None:
-        """Return the mean calls and bytes, and the median seconds, of a step's collectives.
+        """Return calls, bytes and seconds of the collectives of a step, by kind.
 
         The first of several steps is left out, since process groups connect in it. Returns None
         before the first step has ended.
@@ -107,7 +107,7 @@ class CommunicationProbe(StepStage):
         )
 
     def _observe(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Return an operation's result; wait for the group before a collective, and time it."""
+        """Call an operation, and return its result; a collective is timed, after a barrier."""
         if not is_collective(function):
             return function(*args, **kwargs)
         arguments = (*args, *kwargs.values())
@@ -127,9 +127,9 @@ class CommunicationProbe(StepStage):
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
-    """Return a collective's average over steps; a step without calls is None in `totals`.
+    """Return one kind of collective in a step, averaged; None in `totals` is a step without it.
 
-    Counts are means; seconds are medians, which a single delayed step does not move.
+    Calls and bytes are means; seconds are medians, which a single delayed step does not change.
     """
     sums = [total or _Total() for total in totals]
     return Collective(
@@ -143,7 +143,7 @@ def _of_step(totals: Sequence[_Total | None]) -> Collective:
 class EachOperation(TorchDispatchMode):
     """Mode that calls `observe` in place of every torch operation, also of operations in C++.
 
-    `observe` gets the operation, the types of its arguments, and the arguments.
+    `observe` gets the operation, types and arguments; its value replaces the operation's result.
     """
 
     def __init__(self, observe: Callable[[Any, Any, Any, Any], Any]) -> None:
@@ -152,7 +152,7 @@ class EachOperation(TorchDispatchMode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Let compiled code stay compiled; operations inside it are not observed."""
+        """Return True: compiled code stays compiled, and operations inside it are not observed."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -160,12 +160,12 @@ class EachOperation(TorchDispatchMode):
 
 
 def is_collective(function: Any) -> bool:
-    """Return whether an operation is a collective, which all ranks of a group call."""
+    """Return whether an operation is a collective that every rank of a process group calls."""
     return function.namespace in NAMESPACES and _bare_name(function) not in NOT_OBSERVED
 
 
 def name_of(function: Any) -> str:
-    """Return the usual name of a collective, such as `all_reduce`."""
+    """Return the kind of a collective under its usual name, such as `all_reduce`."""
     name = _bare_name(function)
     known = (usual for part, usual in NAMES if part in name)
     return next(known, name.strip("_"))
@@ -176,7 +176,7 @@ def _bare_name(function: Any) -> str:
 
 
 def group_of(arguments: tuple[Any, ...]) -> Any:
-    """Return the process group that a collective's arguments contain, or name."""
+    """Return the process group that is, or is named, among the arguments of a collective."""
     from torch.distributed import ProcessGroup
     from torch.distributed.distributed_c10d import _resolve_process_group
 
@@ -188,12 +188,12 @@ def group_of(arguments: tuple[Any, ...]) -> Any:
 
 
 def meet(group: Any) -> None:
-    """Wait until every rank of a group has arrived."""
+    """Wait until every rank of a process group has called this function."""
     group.barrier().wait()
 
 
 def wait_for(returned: Any) -> None:
-    """Wait for the end of a collective, given its return value."""
+    """Wait for the end of a collective, given the value that it returned."""
     for leaf in tree_leaves(returned):
         if isinstance(leaf, torch.ScriptObject) and str(leaf._type()).endswith("Work"):
             torch.distributed.Work.unbox(leaf).wait()
@@ -202,7 +202,7 @@ def wait_for(returned: Any) -> None:
 
 
 def largest_buffer(values: tuple[Any, ...]) -> int:
-    """Return the bytes of a collective's largest argument or result, as NCCL's tests state."""
+    """Return the bytes of the largest of `values`, a collective's arguments and result."""
     sizes = [
         sum(
             leaf.numel() * leaf.element_size() for leaf in tree_leaves(arg) if torch.is_tensor(leaf)

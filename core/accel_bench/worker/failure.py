@@ -1,6 +1,6 @@
 """Conversion of a worker's exception into a status, reasons and sizes of memory.
 
-An out-of-memory error yields sizes (requested and available bytes) and the part of the step.
+An out-of-memory error gives memory sizes (requested, free ones) and the part of the step.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
 
 
 def status_of(error: BaseException) -> Status:
-    """Return `oom` for an out-of-memory error among an error's causes, else the error's status."""
+    """Return `oom` if an out-of-memory error is among an error's causes, else by its class."""
     if out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):
@@ -73,7 +73,7 @@ def status_of(error: BaseException) -> Status:
 
 
 def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
-    """Return the reasons, a line each, for the status of an error that was raised in `phase`."""
+    """Return the reasons, one line each, for the status of a run that an error in `phase` ended."""
     if isinstance(error, InvalidRunError):
         return tuple(map(whole_text, error.reasons))
     guilty = out_of_memory(error)
@@ -87,7 +87,7 @@ def reasons_of(error: BaseException, phase: str = "") -> tuple[str, ...]:
 
 
 def failure_of(error: BaseException, phase: str = "") -> Failure:
-    """Return the `Failure` to store for an error that was raised in the worker's `phase`."""
+    """Return the `Failure` to store for an error that was raised in a worker's phase `phase`."""
     lines = traceback.format_exception(type(error), error, error.__traceback__)
     guilty = out_of_memory(error)
     hook = error if isinstance(error, HookError) else None
@@ -117,11 +117,11 @@ def _step_part(error: BaseException, phase: str) -> StepPart | None:
 
 
 def memory_figures(error: BaseException) -> dict[str, int | None]:
-    """Return memory sizes in bytes from an out-of-memory error's text, or else from the allocator.
+    """Return memory sizes in bytes by name, from the text of an out-of-memory error if it has them.
 
-    The sizes are `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this process,
-    `bytes_allocated` to tensors, and `bytes_reserved_unallocated`. A size is None if unknown, and
-    rounded if it is from the text.
+    They are `bytes_asked`, `bytes_free`, `bytes_total`, `bytes_in_use` by this process,
+    `bytes_allocated` to tensors, and `bytes_reserved_unallocated`. Sizes from the text are rounded;
+    others are from the allocator, or None if unknown.
     """
     text = str(error)
     sizes = {name: _first(wordings, text) for name, wordings in _WORDINGS.items()}
@@ -135,7 +135,7 @@ def memory_figures(error: BaseException) -> dict[str, int | None]:
 
 
 def step_part(error: BaseException) -> StepPart | None:
-    """Return the part of a step that raised an error, by the traceback's outermost torch call.
+    """Return the part of a step in which an error was raised: that of the outermost call of torch.
 
     An inner call may be misleading: a backward pass may compute a forward pass again. Clipping
     belongs to the optimizer. Returns None for an error elsewhere, such as in making a batch.
@@ -155,7 +155,7 @@ def step_part(error: BaseException) -> StepPart | None:
 
 
 def sentence(figures: Mapping[str, int | None], where: str) -> str:
-    """Return text like `out of memory in forward: asked 2 GiB`; `where` is a phase or step part."""
+    """Return a text such as `out of memory in forward: asked 2 GiB`; `where` is `forward` in it."""
     parts = []
     if (asked := figures.get("bytes_asked")) is not None:
         parts.append(f"asked {size(asked)}")
@@ -175,7 +175,7 @@ def _first(wordings: tuple[str, ...], text: str) -> int | None:
 
 
 def _device_memory() -> dict[str, int]:
-    """Return memory sizes of the current device in bytes; empty if torch started no device."""
+    """Return sizes of the device's memory in bytes by name; empty if torch started no device."""
     device = started_device()
     if device is None:
         return {}
@@ -193,7 +193,7 @@ def _device_memory() -> dict[str, int]:
 
 
 def _host_memory() -> dict[str, int]:
-    """Return the host's free and total bytes, within RLIMIT_AS, and this process's bytes."""
+    """Return free and total bytes of the host, limited by RLIMIT_AS, and bytes of this process."""
     import psutil
 
     memory, own = psutil.virtual_memory(), psutil.Process().memory_info()

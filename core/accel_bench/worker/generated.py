@@ -1,4 +1,4 @@
-"""Prompts of a round, and stored answers: token ids of the first answers, digests of the others."""
+"""Prompts with random beginnings, and the generated answers to store: token ids or digests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OWN_TOKENS = 8
 def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
     """Yield batches whose prompts begin with random tokens, which no server's cache holds.
 
-    The tokens are drawn from the prompt, by `inference.seed`, the round, the rank and the request's
+    They are tokens of the prompt, chosen by `inference.seed`, the round, the rank and the request's
     position alone, so all stacks get the same prompts in a round.
     """
     import numpy as np
@@ -46,7 +46,7 @@ def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
     """Return the generated answers of a run, with near ties if the engine kept the prompts.
 
-    Raises HookError if the engine has kept another number of prompts than of answers, or ids that
+    Raises HookError if the engine kept another number of prompts than of answers, or token ids that
     could not be read back.
     """
     near_ties = None
@@ -75,7 +75,7 @@ def stored_answers(
     unit: Literal["tokens", "letters"] = "tokens",
     near_ties: Sequence[Sequence[int]] | None = None,
 ) -> Answers:
-    """Return answers to store, the first as token ids (`MOST_IDS` at most), others as digests."""
+    """Return answers to store: the first as `MOST_IDS` token ids at most, the others as digests."""
     room, whole = MOST_IDS, 0
     for answer in answers:
         room -= len(answer)

@@ -17,7 +17,7 @@ from accel_bench.job import (
 class Heartbeat:
     """Writer of a rank's heartbeat page, by which the parent sees the rank's progress.
 
-    The stopwatch itself writes the step number to `page[HEARTBEAT_STEP]`, without a method.
+    It has no method for the step number: the stopwatch writes that to `page[HEARTBEAT_STEP]`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class Heartbeat:
 
     @property
     def phase(self) -> str:
-        """Current phase of the worker."""
+        """Current phase of the worker, one of PHASES."""
         return PHASES[self.page[HEARTBEAT_PHASE]]
 
     @phase.setter
@@ -36,9 +36,9 @@ class Heartbeat:
         self.page[HEARTBEAT_PHASE] = PHASES.index(name)
 
     def call(self, plugin: int) -> None:
-        """Store the number of the plugin whose code runs from here on; 0 for none."""
+        """Store the number of the plugin whose code is called from now on, from 1; 0 for none."""
         self.page[HEARTBEAT_PLUGIN] = plugin
 
     def end_pass(self) -> None:
-        """Count a forward pass outside of steps, so that the parent sees progress."""
+        """Count a forward pass that is part of no step, so that the parent sees progress."""
         self.page[HEARTBEAT_PASSES] += 1

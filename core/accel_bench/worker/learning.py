@@ -33,10 +33,10 @@ class Evaluator:
         self._warm = False
 
     def evaluate(self, step: int) -> Evaluation:
-        """Return the evaluation after `step` steps, with this rank's part of the held-out loss.
+        """Evaluate the model on this rank's held-out samples; `step` is the number of steps so far.
 
-        One batch is computed untimed before the first evaluation. Work before the first batch, such
-        as reading all samples, is not timed either.
+        Before the first evaluation one batch is computed untimed. Work before the first batch, such
+        as reading all samples, is never timed.
         """
         with self._evaluating():
             rest = iter(self._batches)
@@ -53,7 +53,7 @@ class Evaluator:
         return _evaluation(step, seconds, done)
 
     def predict(self) -> None:
-        """Compute one batch without labels, as a prediction does, with all logits.
+        """Compute one batch without labels, and its logits in full, as a prediction does.
 
         The decoder of an encoder-decoder gets the labels as its inputs: they have the right shape.
         """
@@ -82,7 +82,7 @@ class Evaluator:
 
 
 def make_evaluator(run: Run, synchronize: Callable[[], None]) -> Evaluator | None:
-    """Return an evaluator; None without held-out samples. Raises InvalidRunError without torch."""
+    """Return an evaluator, or None if none is configured. Raises InvalidRunError without torch."""
     if not run.scenario.evaluates:
         return None
     if not hasattr(run.model, "named_parameters"):
@@ -107,7 +107,7 @@ def _evaluation(
 
 
 class LearningSteps(StepStage):
-    """Stage of more training steps after the measured window, with evaluations in between."""
+    """Stage of more training steps after the measured window, with evaluations between them."""
 
     phase = "learning"
 
@@ -133,7 +133,7 @@ class LearningSteps(StepStage):
     def before_training(self) -> None:
         """Evaluate the model before its first training step, and free cached device memory.
 
-        The evaluation's peak would otherwise count as reserved memory of the training.
+        Otherwise the evaluation's memory would count as reserved memory of the training.
         """
         self._run.trace.mark("build_engine")
         self._evaluate(0)
@@ -142,7 +142,7 @@ class LearningSteps(StepStage):
             self._run.device_type.empty_cache()
 
     def start(self) -> bool:
-        """Evaluate the model after the measured window; return whether steps shall follow."""
+        """Evaluate the model after the measured window; return whether the stage has steps."""
         self._run.trace.mark("finish_metrics")
         self._first = self._page[HEARTBEAT_STEP]
         self._evaluate(self._first)
@@ -152,7 +152,7 @@ class LearningSteps(StepStage):
         return self._finish()
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """End a step, and evaluate if it is due; return whether another step is configured."""
+        """End a step, and evaluate the model if it is due; return whether to take another step."""
         self._clock.mark()
         self._laps.append((counted(batches), loss))
         done = len(self._steps) + len(self._laps)
@@ -186,7 +186,7 @@ class LearningSteps(StepStage):
         self._keep()
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate the model after `step` steps, and read memory at a few of the evaluations."""
+        """Evaluate the model after `step` steps; read memory at the first two and the last time."""
         if self._evaluator is None:
             return
         self._evaluations.append(self._evaluator.evaluate(step))
@@ -202,7 +202,7 @@ class LearningSteps(StepStage):
         self._memory.append(reading)
 
     def _keep(self) -> None:
-        """Store the learning curve so far in the record, which is written however the run ends."""
+        """Store the learning curve so far in the record, from which a result is always written."""
         self._record.learning = LearningCurve(
             evaluations=tuple(self._evaluations),
             steps=tuple(self._steps),

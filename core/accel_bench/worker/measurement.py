@@ -1,4 +1,4 @@
-"""Run of one rank in order: prepare, build, warm up, measure, collect evidence, close.
+"""Course of one rank's run: prepare, build, warm up, measure, collect evidence, close.
 
 The file is long because it has the functions of a run in the order of their calls.
 """
@@ -67,7 +67,7 @@ REHEARSAL_STEPS = 2
 def measure(
     job: Job, rank: int, local_rank: int, active: ActivePlugins, heartbeat: Heartbeat
 ) -> RankResult:
-    """Carry out the job's purpose on this rank; return its result, also after an error."""
+    """Carry out the job's purpose, such as to measure, on this rank; always return a result."""
     run = make_run(job, rank, local_rank)
     numbers = {id(plugin): number for number, plugin in enumerate(active.plugins, 1)}
     run.on_calling = lambda plugin: heartbeat.call(numbers.get(id(plugin), 0))
@@ -114,7 +114,7 @@ def make_run(job: Job, rank: int, local_rank: int) -> Run:
 
 
 def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
-    """Call the hooks that fill caches, and take a few steps if a plugin asks for a rehearsal."""
+    """Call the hooks that fill caches; take a few steps too if a plugin asks for a rehearsal."""
     heartbeat.phase = "prepare_experiment"
     list(active.call_all("prepare_experiment", run=run))
     if run.rehearsal:
@@ -132,7 +132,7 @@ def prepare(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """Process of one rank, as passed to the function that carries out a job's purpose."""
+    """Process of one rank, as passed to the function of a purpose other than to measure."""
 
     run: Run
     """Object that hooks share; its model, data and optimizer exist once they are built."""
@@ -144,7 +144,7 @@ class Rank:
     """Page through which the parent sees this process's phase and steps."""
 
     def ask(self, hook: str) -> Any:
-        """Return the value of a hook that one plugin may implement, or None if none does."""
+        """Call a hook that at most one plugin implements; return its value, or None without one."""
         return self.active.call_one(hook, run=self.run)
 
     def build(self) -> Engine:
@@ -152,14 +152,14 @@ class Rank:
         return build(self.active, self.run, self.heartbeat)
 
     def take_steps(self, engine: Engine, stopwatch: Stopwatch) -> None:
-        """Run the engine, which takes steps while the stopwatch is running."""
+        """Let the engine take steps until the stopwatch stops it."""
         self.heartbeat.phase = "warm-up"
         with self.run.calling(self.active.answers("build_engine")):
             engine.run(stopwatch)
 
 
 def pursue(job: Job, rank: Rank) -> None:
-    """Call the function of the job's purpose, untimed, and write its value as JSON to a file."""
+    """Call the function for the job's purpose, and write its value as JSON to the rank's file."""
     rank.heartbeat.phase = "purpose"
     purpose = find_entry(PURPOSES, "purpose", job.purpose)
     value = purpose.load()(rank)
@@ -172,7 +172,7 @@ def pursue(job: Job, rank: Rank) -> None:
 def run_rank(
     job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
-    """Build the model, warm up, measure, take the steps of later stages, collect evidence."""
+    """Build the model, warm up, measure, take the extra steps of stages, and collect evidence."""
     engine = build(active, run, heartbeat)
     learning = learning_of(run, record, heartbeat)
     window = AroundWindow(job, active, run, heartbeat, record, learning)
@@ -224,7 +224,7 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
 
 
 def build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat, given: Any = None) -> None:
-    """Call the hooks from `load_model`, unless a model is given, to `parallelize_model`."""
+    """Call hooks from `load_model` to `parallelize_model`; a `given` model is not loaded."""
     heartbeat.phase = "load_model"
     run.model = require(active, "load_model", run) if given is None else given
     if run.task is not None:
@@ -255,7 +255,7 @@ def build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat, given: An
 def make_stopwatch(
     job: Job, run: Run, heartbeat: Heartbeat, window: AroundWindow
 ) -> WindowStopwatch:
-    """Return the stopwatch that times this run's steps, as the scenario's `measure` says."""
+    """Return the stopwatch of this run's steps, configured by the scenario's `measure`."""
     options = run.scenario.measure
     return WindowStopwatch(
         clock_of(run),
@@ -275,7 +275,7 @@ def make_stopwatch(
 
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
-    """Run the engine to the stopwatch's end. Raises InvalidRunError if the engine ends earlier."""
+    """Let the engine take steps until the stopwatch stops; InvalidRunError if it ends before."""
     if window.verification is not None:
         stopwatch.lap = window.verification.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
@@ -291,7 +291,7 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 
 @dataclass
 class AroundWindow:
-    """Work of the core before each measured window, and after the last window has closed."""
+    """What the core does before each measured window, and after the last one."""
 
     job: Job
     active: ActivePlugins
@@ -352,10 +352,10 @@ class AroundWindow:
 
     @contextlib.contextmanager
     def keeps_window(self) -> Iterator[None]:
-        """Degrade the run, instead of failing it, if an observed step within the block raises.
+        """Degrade the run, instead of failing it, if a step that plugins observe fails.
 
-        The measured window is complete by then. With several ranks the error is raised, since the
-        others wait for this rank.
+        The measured window is complete by then. With several ranks the error is raised again, since
+        the other ranks wait for this rank.
         """
         try:
             yield
@@ -368,9 +368,9 @@ class AroundWindow:
             self.record.degraded += failure.reasons_of(error, self.observed.phase)
 
     def check_steps_after(self) -> None:
-        """Raise InvalidRunError if later steps contradict the measured steps' duration or state.
+        """Raise InvalidRunError if the steps after the window contradict those in the window.
 
-        Called when no other rank waits for this rank in a step.
+        It is called once no other rank waits for this rank in a step.
         """
         if self.verification is not None:
             self.verification.after_all_steps(self.pace.nodes if self.pace else ())
@@ -378,7 +378,7 @@ class AroundWindow:
             raise InvalidRunError(reasons)
 
     def remove_probes(self) -> None:
-        """Remove all hooks from the model and the optimizers, also after an error."""
+        """Remove all hooks of the core from the model and the optimizers, also after an error."""
         self.synchronizations.stop()
         if self.communication is not None:
             self.communication.stop()
@@ -412,7 +412,7 @@ class AroundWindow:
 def verification_of(
     job: Job, run: Run, record: RankRecord
 ) -> Verification | GenerationCheck | None:
-    """Return the object that verifies a run with torch, or None for a run without torch."""
+    """Return the object that verifies a run; None for a run without torch."""
     if "torch" not in sys.modules or not hasattr(run.unwrapped_model, "named_parameters"):
         return None
     if run.scenario.generates:
@@ -425,7 +425,7 @@ def verification_of(
 
 
 def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningSteps | None:
-    """Evaluate before training, and return the learning curve's stage; None if not configured."""
+    """Return the stage of the learning curve, after a first evaluation; None if not configured."""
     clock = clock_of(run)
     evaluator = make_evaluator(run, clock.synchronize)
     if evaluator is None and not run.scenario.evaluate.steps:
@@ -437,7 +437,7 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def pace_of(run: Run) -> PaceSteps | None:
-    """Return the stage that checks measured durations by later steps; None if no model trains."""
+    """Return the stage whose steps check the duration of measured steps; None without training."""
     if not run.scenario.trains:
         return None
     from accel_bench.worker.verify.optimizer_steps import nodes_made
@@ -456,14 +456,14 @@ def communication_of(run: Run) -> CommunicationProbe | None:
 
 
 def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:
-    """Return the stage of steps that plugins observe, or None if no plugin does so."""
+    """Return the stage of steps for plugins' observers; None if no plugin observes steps."""
     if not active.implements("observe_steps"):
         return None
     return ObservedSteps(active, run, record, clock_of(run).synchronize)
 
 
 def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseException | None:
-    """Call every `close_run`, then the functions of `run.on_close`; return the first error.
+    """Call every `close_run` hook, then the functions of `run.on_close`; return the first error.
 
     An error is logged, and the other plugins are still closed.
     """
@@ -485,7 +485,7 @@ def close(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> BaseExceptio
 def log_error(
     run: Run, hook: str, plugin: ActivePlugin | None, errors: list[BaseException]
 ) -> Iterator[None]:
-    """Log any error raised within the block, and append it to `errors`."""
+    """Log an error of `hook` of `plugin` that is raised in the block, and append it to `errors`."""
     try:
         yield
     except BaseException as error:

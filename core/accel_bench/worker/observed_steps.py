@@ -1,4 +1,4 @@
-"""Stage of steps, after all other steps, that plugins observe, a few for each plugin."""
+"""Stage of steps that plugins observe, a few steps for each plugin, after all other stages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOOK = "observe_steps"
 
 
 class ObservedSteps(StepStage):
-    """Stage in which the plugins' observers on one rank observe steps, one after the other."""
+    """Stage in which the observers of plugins watch a few steps each, one after the other."""
 
     phase = "observe_steps"
 
@@ -43,7 +43,7 @@ class ObservedSteps(StepStage):
         self._left = 0
 
     def start(self) -> bool:
-        """Call all `observe_steps` hooks; start the first observer, or return False without one."""
+        """Call all `observe_steps` hooks and start the first observer; return False without one."""
         for plugin, observer in self._active.call_all(HOOK, run=self._run):
             if observer is not None:
                 self._waiting.append((plugin, _checked(plugin, observer)))
@@ -75,16 +75,16 @@ class ObservedSteps(StepStage):
         return self._begin()
 
     def mark(self, phase: PhaseName) -> None:
-        """Notify an observer with a method `mark` of the end of a phase."""
+        """Call the current observer's method `mark`, if it has one, at the end of a phase."""
         plugin, observer = self._waiting[0]
         if mark := getattr(observer, "mark", None):
             with self._of(plugin):
                 mark(phase)
 
     def fail(self, error: Exception) -> bool:
-        """Notify the observer whose step has failed; return whether the run's result stands.
+        """Tell the current observer that its step failed; return whether the run's result stands.
 
-        The result stands if the observer's plugin is no part of the experiment.
+        It stands if the observer's plugin is no part of the experiment.
         """
         if not self._left:
             return False
@@ -111,7 +111,7 @@ class ObservedSteps(StepStage):
 
 
 def _checked(plugin: ActivePlugin, found: Any) -> StepObserver:
-    """Return `found` if it is a valid observer. Raises HookError for any other value."""
+    """Return `found`, the value of a hook, if it is an observer. Raises HookError if it is not."""
     if not all(callable(getattr(found, name, None)) for name in ("start", "end_step", "finish")):
         raise wrong_return_type(plugin, HOOK, "a StepObserver or None", found)
     steps = getattr(found, "steps", None)

@@ -1,4 +1,4 @@
-"""Prefetching of micro-batches in a thread, in their order: `data.prefetch`."""
+"""Reading of micro-batches ahead, in a thread, without changing their order: `data.prefetch`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ JOIN_SECONDS = 30.0
 
 
 class ReadAhead(Iterator[Batch]):
-    """Iterator over batches in their order, with up to `ahead` of them read in advance by a thread.
+    """Iterator over batches in their order, of which a thread reads up to `ahead` in advance.
 
-    The thread starts with the first request for a batch. An error of the reader is raised, with its
-    traceback, in place of the batch.
+    The thread starts with the first request for a batch. An error in reading a batch is raised,
+    with its traceback, in place of the batch.
     """
 
     def __init__(self, batches: Iterator[Batch], ahead: int, plugin: ActivePlugin) -> None:
@@ -43,7 +43,7 @@ class ReadAhead(Iterator[Batch]):
             raise self._ended or StopIteration
 
     def close(self) -> None:
-        """End the thread. Raises RuntimeError if a batch keeps it from ending."""
+        """End the thread. Raises RuntimeError if it is still reading a batch after JOIN_SECONDS."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -65,7 +65,7 @@ class ReadAhead(Iterator[Batch]):
             self._end(StopIteration())
 
     def _put(self, batch: Batch) -> bool:
-        """Store a batch once there is room for it; return whether to read another batch."""
+        """Store a batch once there is room for it; return whether to read another one."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < self._ahead or self._closed)
             self._ready.append(batch)
@@ -79,7 +79,7 @@ class ReadAhead(Iterator[Batch]):
 
 
 def read_ahead(run: Run, plugin: ActivePlugin | None) -> Iterator[Batch]:
-    """Return the run's batches, prefetched if so configured, until the run is closed."""
+    """Return the run's batches, read ahead in a thread if configured, until the run is closed."""
     ahead = run.scenario.data.prefetch
     if not ahead or plugin is None:
         batches: Iterator[Batch] = run.batches

@@ -1,4 +1,4 @@
-"""Record of one rank: collected from core and plugins, checked, and turned into a result."""
+"""Record of one rank: filled by core and plugins, checked, and turned into the rank's result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from accel_bench.worker import failure
 class RankRecord:
     """Record of a rank's run so far, which is written however the run ends.
 
-    Its fields have the names of the fields of `RankResult`.
+    Its fields are named like those of `RankResult`.
     """
 
     window: Window | None = None
@@ -67,7 +67,7 @@ class RankRecord:
 
 
 def changed_at_import(active: ActivePlugins) -> list[str]:
-    """Return a sentence for each plugin whose import changed the environment (now restored)."""
+    """Return a sentence for each plugin that changed environment variables at import (undone)."""
     return [
         f"plugin {plugin.name!r} ({plugin.distribution}) changed {', '.join(plugin.set_at_import)} "
         "at its import, which was undone: let it do so in prepare_process, or set it in the "
@@ -78,7 +78,7 @@ def changed_at_import(active: ActivePlugins) -> list[str]:
 
 
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window: Window) -> None:
-    """Record the metrics that plugins have measured around the measured window."""
+    """Record the metrics that plugins have measured from before to after the measured window."""
     for plugin, hook, metrics in _measured(active, run, window):
         for metric in metrics:
             if not isinstance(metric, Metric):
@@ -90,7 +90,7 @@ def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window:
 def _measured(
     active: ActivePlugins, run: Run, window: Window
 ) -> Iterator[tuple[ActivePlugin, str, list[Any]]]:
-    """Yield each plugin's metrics, with the plugin and the name of its hook or callback."""
+    """Yield triples: a plugin, the name of its hook or callback, and the metrics from that."""
     for plugin, metrics in active.call_lists("finish_metrics", run=run, window=window):
         yield plugin, "finish_metrics", metrics
     for plugin, report in run.metric_callbacks:
@@ -100,7 +100,7 @@ def _measured(
 
 
 def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> None:
-    """Record the evidence of every plugin: the JSON that its hook and its callbacks return."""
+    """Record the evidence of every plugin: the JSON objects of its hook and its callbacks."""
     for plugin, hook, shown in _reports(active, run):
         if shown is None:
             continue
@@ -117,7 +117,7 @@ def collect_evidence(active: ActivePlugins, run: Run, record: RankRecord) -> Non
 
 
 def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, str, Any]]:
-    """Yield each plugin's evidence, with the plugin and the name of its hook or callback."""
+    """Yield triples: a plugin, the name of its hook or callback, and the evidence from that."""
     for plugin in active.plugins:
         yield plugin, "report_evidence", active.call_plugin(plugin, "report_evidence", run=run)
         for owner, report in run.evidence_callbacks:
@@ -128,7 +128,7 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
 
 
 def check_window(window: Window, generates: bool = False) -> None:
-    """Raise InvalidRunError for steps without tokens or (unless `generates`) a finite loss."""
+    """Raise InvalidRunError if a loss is not finite, or no token was supervised or generated."""
     steps = (*window.warmup, *window.samples)
     if generates:
         if not all(sample.real_tokens for sample in steps):
@@ -147,7 +147,7 @@ def check_window(window: Window, generates: bool = False) -> None:
 def rank_result(
     run: Run, record: RankRecord, error: BaseException | None, phase: str
 ) -> RankResult:
-    """Return the record as the rank's result; `error` is the exception that ended the run."""
+    """Return the rank's result from its record; `error` ended the run in `phase`, or is None."""
     ended = Status.DEGRADED if record.degraded else Status.OK
     known = {name: value for name, value in vars(record).items() if name in RankResult.model_fields}
     known["metrics"] = tuple(record.metrics)
@@ -166,7 +166,7 @@ def rank_result(
 
 
 def _without_measurements(result: RankResult, fault: str) -> RankResult:
-    """Return a copy without measurements of a result that could not be read back once stored."""
+    """Return the result without its measurements, which cannot be stored; `fault` says why."""
     reasons = () if result.status.completed else result.reasons
     return RankResult(
         rank=result.rank,

@@ -30,8 +30,8 @@ BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 def set_environment(asked: Mapping[str, str]) -> None:
     """Set environment variables for one allocator, device order and OpenMP waiting of all stacks.
 
-    Call this before any import that reads the variables. `asked` has the scenario's variables:
-    torch imports registered distributions only if `TORCH_DEVICE_BACKEND_AUTOLOAD` is among them.
+    Call this before any import that reads the variables. `asked` are the scenario's variables: only
+    if `TORCH_DEVICE_BACKEND_AUTOLOAD` is among them does torch import registered distributions.
     """
     for name, value in {**SAME_FOR_ALL, **OPENMP_DEFAULTS}.items():
         os.environ.setdefault(name, value)
@@ -44,11 +44,11 @@ OBJECTS_BETWEEN_COLLECTIONS = 1_000_000
 
 @contextlib.contextmanager
 def rare_collections() -> Iterator[None]:
-    """Collect garbage rarely within the block, while libraries are imported.
+    """Let Python collect garbage rarely within the block, in which libraries are imported.
 
-    Imports leave next to no garbage, and searching it would take a fifth of their time. No later
-    collection visits the imported objects until the window has closed. A threshold that a plugin
-    sets within the block stays.
+    Imports leave next to no garbage, and the search for it would take a fifth of their time. Until
+    the window has closed, no collection visits the objects of this block again. A threshold that a
+    plugin sets within the block stays.
     """
     before, *others = gc.get_threshold()
     rare = (OBJECTS_BETWEEN_COLLECTIONS, *others)
@@ -73,9 +73,9 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 
 
 def apply_settings(run: Run) -> None:
-    """Seed all generators, and configure torch if `prepare_process` has imported it.
+    """Seed all random generators, and configure torch if `prepare_process` has imported it.
 
-    Raises InvalidRunError if the launcher states that it has not started every rank.
+    Raises InvalidRunError if the launcher states another number of processes than of ranks.
     """
     started = started_processes() or str(run.world_size)
     if started != str(run.world_size):  # those that a launcher has not started never come
@@ -92,10 +92,10 @@ def apply_settings(run: Run) -> None:
 
 
 def started_processes() -> str:
-    """Return the number of processes that the launcher states; empty if it states none.
+    """Return the number of processes that the launcher states as text; empty if it states none.
 
-    `accelerate launch` states it in MPI's variables if MPI starts the processes; it states none if
-    it starts one process, which it also does on CPUs when asked for more.
+    `accelerate launch` uses MPI's variables if MPI starts the processes. It states no number if it
+    starts one process, which it also does on CPUs when asked for more.
     """
     variables = MPI_SIZES if LAUNCHED_BY_ACCELERATE in os.environ else ()
     counts = (os.environ[name] for name in ("WORLD_SIZE", *variables) if name in os.environ)
@@ -103,7 +103,7 @@ def started_processes() -> str:
 
 
 def agree(run: Run, ready: bool) -> bool:
-    """Return whether `ready` is true on all ranks, or on this rank without a process group."""
+    """Return whether `ready` is true on all ranks; without a process group, `ready` itself."""
     if run.world_size == 1 or not has_process_group():
         return ready
     import torch
@@ -114,13 +114,13 @@ def agree(run: Run, ready: bool) -> bool:
 
 
 def leave_process_group() -> None:
-    """Destroy the process group, so that no rank fails at exit."""
+    """Destroy the process group, if any, so that no rank fails at exit."""
     if has_process_group():
         sys.modules["torch"].distributed.destroy_process_group()
 
 
 def _set_up_torch(run: Run) -> None:
-    """Set torch's threads, precision of matmuls, seeds, device and process group."""
+    """Set torch's number of threads, matmul precision, seeds, device and process group."""
     import torch
 
     train = run.scenario.train
@@ -135,7 +135,7 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Join the ranks' process group at the launcher's address, or else by a file in the run's
+    """Join the ranks' process group at the launcher's address; without one, by a file in the run's
     folder, which needs no free port."""
     import torch
 

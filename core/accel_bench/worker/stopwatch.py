@@ -1,5 +1,5 @@
-"""Stopwatch of an engine's steps: warm-up, then the measured window, in which it only marks the end
-(lap) of each step, again if that is unstable, and then the steps of later stages."""
+"""Stopwatch of an engine's steps: warm-up, measured window, and then the steps of stages. In the
+window only the end (lap) of each step is recorded; an unstable window is repeated."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ JUMP_SECONDS = 0.05
 class WindowStopwatch:
     """Stopwatch of an engine's steps, the implementation of `accel_bench.engine.Stopwatch`.
 
-    `warmup` is a number of steps, or None to find a plateau. `before_window` is called each time
-    before a window opens, and `after_window` once after the final window, while the clock stands.
-    `instabilities` returns the disturbances of a window, given its samples; `agree` makes ranks
-    take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps that
-    are split if the engine marks phases, and the steps of `stages`. Engines that answer requests or
-    call operations may call `resume` (`may_resume`).
+    `warmup` is a number of steps, or None to wait for a plateau. `before_window` is called each
+    time before a window opens, and `after_window` once after the final window, while no step is
+    timed. `instabilities` returns the disturbances of a window, given its samples; `agree` makes
+    ranks take the same decisions. Afterwards come the steps of `learning`, then `phase_steps` steps
+    that are split into phases if the engine states them, and the steps of `stages`. With
+    `may_resume`, engines that answer requests or call operations may call `resume`.
     """
 
     clock: HostClock
@@ -86,7 +86,7 @@ class WindowStopwatch:
         self._started = self._ended = 0.0
 
     def start(self) -> None:
-        """Start the clock of the first warm-up step, just before the engine runs."""
+        """Record the start of the first warm-up step, just before the engine runs."""
         self.heartbeat.phase = "warm-up"
         self.clock.reserve(2)
         self.clock.synchronize()
@@ -94,7 +94,7 @@ class WindowStopwatch:
 
     @property
     def phases(self) -> PhaseSplit | None:
-        """Seconds of a step by phase; None if no step was split into phases."""
+        """Seconds by phase of a step; None if no step was split into phases."""
         return self._splitter.split
 
     def window(self) -> Window:
@@ -110,12 +110,12 @@ class WindowStopwatch:
         )
 
     def _resume(self) -> None:
-        """Exclude the time since the end of the last step from the step that begins here."""
+        """Leave the time from the last step's end until now out of the next step."""
         self._resumed.append(len(self._laps) + len(self._resumed))
         self.clock.mark()
 
     def _warmup_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a warm-up step; waiting for the device is allowed here."""
+        """End a warm-up step; here it is allowed to wait for the device."""
         self._laps.append((counted(batches), float(loss)))
         self.clock.synchronize()
         self.clock.mark()
@@ -129,7 +129,7 @@ class WindowStopwatch:
             self.clock.mark()
 
     def _open_window(self) -> None:
-        """Do all work that would disturb the measured window, then start the window's clock."""
+        """Do all that would disturb the measured window, then record the window's start."""
         self.before_window()
         self.heartbeat.phase = "window"
         self._left_out = 0.0
@@ -143,7 +143,7 @@ class WindowStopwatch:
         self.clock.mark()
 
     def _window_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a measured step: only its time is marked, without any waiting or hook."""
+        """End a measured step: record its time, and neither wait nor call a hook."""
         self.clock.mark()
         self._laps.append((counted(batches), loss))
         self._done += 1
@@ -152,12 +152,12 @@ class WindowStopwatch:
             self._close_window()
 
     def _synchronized_lap(self, batches: Sequence[Batch], loss: Any) -> None:
-        """End a measured step after waiting for the device: `measure.sync: each`."""
+        """End a measured step after waiting for the device, as `measure.sync: each` asks."""
         self.clock.synchronize()
         self._window_lap(batches, loss)
 
     def _close_window(self) -> None:
-        """Wait for the device once, read the samples, and repeat an unstable window.
+        """Wait for the device once, read the samples, and repeat the window if it was unstable.
 
         The losses are read first: a lazy engine computes a step only then.
         """
@@ -177,7 +177,7 @@ class WindowStopwatch:
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """Store the samples of the final window, and begin the stages after it."""
+        """Store `samples` as those of the final window, and begin the first stage after it."""
         self._window_samples = samples
         if self.may_resume:
             self.resume = lambda: None
@@ -185,7 +185,7 @@ class WindowStopwatch:
         self._begin_stage()
 
     def _begin_stage(self) -> None:
-        """Begin the next stage that needs a step, or stop after the last one."""
+        """Begin the next stage that needs a step; stop the stopwatch if there is none."""
         self.running = False
         while self._waiting and not self.running:
             stage = self._waiting.pop(0)
@@ -195,7 +195,7 @@ class WindowStopwatch:
             self.running = stage.start()
 
     def _stage_lap(self, stage: StepStage, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step of a stage, which trains the model too, but is no part of the loss curve."""
+        """End a step of a stage; such steps train the model too, but the loss curve omits them."""
         again = stage.end_step(batches, loss)
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
@@ -203,7 +203,7 @@ class WindowStopwatch:
             self._begin_stage()
 
     def _is_warm(self) -> bool:
-        """Return whether the warm-up is complete: its number of steps, or a plateau."""
+        """Return whether the warm-up is over: by its number of steps, or because of a plateau."""
         if self.warmup is not None:
             return self._done >= self.warmup
         return self._done >= LONGEST_WARMUP or is_plateau(
@@ -213,7 +213,7 @@ class WindowStopwatch:
     def _leave_out(
         self, host: list[float], device: list[float] | None
     ) -> tuple[list[float], list[float] | None]:
-        """Return steps' seconds by host and device, and add up the time excluded by `resume`."""
+        """Return the seconds without the times that `resume` leaves out, and add those times up."""
         places, self._resumed, self._resumes = set(self._resumed), [], True
         kept = [place for place in range(len(host)) if place not in places]
         true = host if device is None else device
@@ -221,14 +221,14 @@ class WindowStopwatch:
         return [host[i] for i in kept], None if device is None else [device[i] for i in kept]
 
     def _read_samples(self, first: int) -> list[Sample]:
-        """Return the steps since the last reading as samples, numbered from `first`."""
+        """Return the samples of the steps since the last call, numbered from `first`."""
         seconds = self.clock.read()
         laps, self._laps = self._laps, []
         return samples_of(first, self._leave_out(*seconds) if self._resumed else seconds, laps)
 
 
 def refuse_resume() -> None:
-    """Raise InvalidRunError, since a training engine must not exclude time from its steps."""
+    """Raise InvalidRunError: an engine that trains must not leave time out of its steps."""
     raise InvalidRunError(
         [
             "the engine called stopwatch.resume(), which leaves time out of the steps: only an "
@@ -238,7 +238,7 @@ def refuse_resume() -> None:
 
 
 def is_plateau(seconds: Sequence[float]) -> bool:
-    """Return whether the medians of the last five steps and the five before are within 1 %."""
+    """Return whether medians of the last five and the five steps before differ by at most 1 %."""
     if len(seconds) < 2 * PLATEAU_STEPS:
         return False
     before = median(seconds[-2 * PLATEAU_STEPS : -PLATEAU_STEPS])
@@ -246,7 +246,7 @@ def is_plateau(seconds: Sequence[float]) -> bool:
 
 
 class WindowMonitor:
-    """Monitor of a measured window's stability, by torch's counters and the steps' durations."""
+    """Monitor of a measured window's disturbances, by counters of torch and durations of steps."""
 
     def __init__(self, device: DeviceType) -> None:
         self._device = device
@@ -257,7 +257,7 @@ class WindowMonitor:
         self._before = self._counts()
 
     def instabilities(self, samples: Sequence[Sample]) -> list[str]:
-        """Return a text for each disturbance since `start`, such as slow steps of the window."""
+        """Return a text for each disturbance since `start`, such as a list of slow steps."""
         after = self._counts()
         grown = {name: after[name] - self._before.get(name, 0) for name in after}
         problems = [f"{count} {name}" for name, count in grown.items() if count > 0]
@@ -267,7 +267,7 @@ class WindowMonitor:
         return problems
 
     def _counts(self) -> dict[str, int]:
-        """Return the counters, by name, that must not change within a measured window."""
+        """Return the counters of torch, by name, that stay the same in an undisturbed window."""
         counts = {}
         if "torch._dynamo" in sys.modules:
             counters = sys.modules["torch._dynamo"].utils.counters
@@ -279,9 +279,9 @@ class WindowMonitor:
 
 
 def out_of_range(samples: Sequence[Sample]) -> list[Sample]:
-    """Return the steps that took many times longer per token than the others.
+    """Return the samples of steps that took many times the median time per token.
 
-    Seconds are per token, since padded batches make steps of different numbers of tokens.
+    The time is per token, since padded batches make steps of different numbers of tokens.
     """
     pace = [seconds_per_token(sample) for sample in samples]
     usual = median(pace) if pace else 0.0

@@ -99,7 +99,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Checkpoint the activations of the model's blocks; weights and modules are unchanged."""
+        """Enable checkpointing in the model's blocks; weights and modules are unchanged."""
         from accel_bench_activations.checkpointing_impl import Checkpointing
 
         self._checkpointing = checkpointing = Checkpointing(run.model, self.options)
@@ -108,7 +108,7 @@ class ActivationCheckpointing(Plugin[CheckpointingOptions]):
 
     @hookimpl
     def start_metrics(self, run: Run) -> None:
-        """Stop counting recomputations, since the measured window begins."""
+        """Stop counting recomputations before the measured window, which counting would disturb."""
         if self._checkpointing is not None:
             self._checkpointing.stop_counting()
 
@@ -136,7 +136,7 @@ class ActivationOffload(Plugin[OffloadOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Replace the decoder's forward by one with hooks that offload saved tensors."""
+        """Replace the decoder's forward by one under hooks that offload its saved tensors."""
         from accel_bench_activations.offload_impl import Offloading
 
         self._offloading = offloading = Offloading(

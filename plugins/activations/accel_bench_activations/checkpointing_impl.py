@@ -1,4 +1,4 @@
-"""Activation checkpointing of a model's blocks, with counts of kept and recomputed outputs."""
+"""Activation checkpointing of a model's blocks, with counts of kept and of recomputed outputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class CountingCheckpoint(CheckpointFunction):
-    """A `CheckpointFunction` that calls torch's checkpoint and counts calls during the warm-up.
+    """Checkpoint function for blocks: it calls torch's checkpoint, and counts calls in the warm-up.
 
     `policy` names the checkpointing policy. `keep` names the operations whose outputs are kept; if
-    empty, all outputs are recomputed.
+    it is empty, all outputs are recomputed.
     """
 
     def __init__(self, policy: str, keep: tuple[str, ...] = ()) -> None:
@@ -51,16 +51,16 @@ class CountingCheckpoint(CheckpointFunction):
         return checkpoint(functools.partial(self._count, function), *args, **self._arguments)
 
     def plain(self) -> Any:
-        """Stop counting operations, and return torch's checkpoint with the same arguments."""
+        """Stop counting operations; return torch's checkpoint function with the same arguments."""
         if self.operations is not None:
             self.operations.counting = False
         return functools.partial(checkpoint, **self._arguments)
 
     def recomputes(self, matmuls: int) -> tuple[bool | None, bool | None]:
-        """Return two flags: all matmuls are recomputed, and all of attention is.
+        """Return whether a block recomputes its matmuls, and whether it recomputes its attention.
 
-        `matmuls` is the number of matmuls of one block's forward pass. A flag is False if none is
-        recomputed, and None if the counts do not tell.
+        `matmuls` is the number of matmuls in one block's forward pass. Each of the two is True if
+        all are recomputed, False if none is, and None if the counts do not tell.
         """
         if self.operations is None:
             return True, True
@@ -72,10 +72,10 @@ class CountingCheckpoint(CheckpointFunction):
 
 
 class Checkpointing:
-    """Activation checkpointing of one model's blocks, until `undo` restores the model."""
+    """Activation checkpointing of the blocks of one model, until `undo` restores the model."""
 
     def __init__(self, model: nn.Module, options: CheckpointingOptions) -> None:
-        """Choose blocks by `options`, and enable their checkpointing.
+        """Choose the blocks by `options`, and enable their checkpointing.
 
         Raises ScenarioError if the model has no block that transformers can checkpoint by itself.
         """
@@ -111,9 +111,9 @@ class Checkpointing:
                 block._gradient_checkpointing_func = plain
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence: the policy, numbers of blocks, and calls in the warm-up.
+        """Return JSON evidence: the policy, numbers of blocks, and of their calls in the warm-up.
 
-        Counts are null for compiled blocks.
+        The numbers of calls are null for compiled blocks.
         """
         counted, seen = self._checkpoint, bool(self._checkpoint.passes)
         operations = counted.operations
@@ -127,7 +127,7 @@ class Checkpointing:
         }
 
     def undo(self) -> None:
-        """Restore the model's blocks as they were without checkpointing."""
+        """Restore the model's blocks to their state without checkpointing."""
         disable_gradient_checkpointing(self._model)
         for block in self._chosen:
             vars(block).pop("_gradient_checkpointing_func", None)

@@ -1,4 +1,4 @@
-"""Offload of the decoder's saved activations to the host, by torch's saved-tensor hooks."""
+"""Offload to the host of the tensors that a decoder saves, by torch's saved-tensor hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from accel_bench.modeling.tensors import plain_tensors
 
 @dataclass
 class OnHost:
-    """The host copy of a tensor, shared by the operations that save this tensor."""
+    """A tensor's copy on the host, the same for all operations that have saved the tensor."""
 
     packed: Any
     """Return value of the pack hook in torch's `save_on_cpu`."""
@@ -34,7 +34,7 @@ class OnHost:
 
 
 class OffloadHooks:
-    """A pair of saved-tensor hooks, which offload each tensor at most once in a forward pass."""
+    """Pair of saved-tensor hooks that offload each tensor at most once in a forward pass."""
 
     def __init__(self, staying: Callable[[], set[int]], minimum_bytes: int, device: str) -> None:
         """Prepare hooks for tensors on `device` of at least `minimum_bytes`.
@@ -53,7 +53,7 @@ class OffloadHooks:
         self._packed: dict[tuple[Any, ...], OnHost] = {}
 
     def hooks(self) -> saved_tensors_hooks:
-        """Return the context manager in which a forward pass offloads its saved tensors."""
+        """Return a context manager; a forward pass within it offloads the tensors that it saves."""
         if self._staying is None:
             # Not before the first pass: wrapping and materializing give weights other storages.
             self._staying = self._read_staying()
@@ -61,7 +61,7 @@ class OffloadHooks:
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def forget(self) -> None:
-        """Drop the references to the offloaded tensors at the end of a forward pass."""
+        """Forget, at the end of a forward pass, which tensors were offloaded in it."""
         self._packed = {}
 
     def _pack(self, tensor: torch.Tensor) -> OnHost | torch.Tensor:
@@ -92,7 +92,7 @@ class OffloadHooks:
         return tensor
 
     def _moves(self, tensor: torch.Tensor) -> bool:
-        """Return whether a saved tensor is an activation of at least the minimum size."""
+        """Return whether to offload a saved tensor: a large enough activation on the device."""
         return (
             type(tensor) is torch.Tensor
             and tensor.device.type == self._device
@@ -103,13 +103,13 @@ class OffloadHooks:
 
 
 class Offloading:
-    """Offloading of the activations of one model's decoder, until `undo` restores the decoder."""
+    """Offloading of the tensors saved by one model's decoder, until `undo` restores the decoder."""
 
     def __init__(self, model: nn.Module, minimum_bytes: int, device: str) -> None:
-        """Wrap the decoder's forward to offload activations of at least `minimum_bytes`.
+        """Replace the decoder's forward by one that offloads tensors of at least `minimum_bytes`.
 
-        `device` is the type of device to offload from. Raises PluginError if the model has no
-        decoder blocks.
+        `device` is the type of device whose tensors are offloaded. Raises PluginError if the model
+        has no decoder blocks.
         """
         path, blocks = decoder_blocks(model)
         if not blocks:
@@ -122,7 +122,7 @@ class Offloading:
         self._decoder.forward = self._run
 
     def stop_counting(self) -> int:
-        """Stop counting offloaded tensors, and return their number so far."""
+        """Stop counting offloaded tensors; return the number of those offloaded so far."""
         self._packing.counting = False
         return self._packing.tensors
 
@@ -144,7 +144,7 @@ class Offloading:
             self._decoder.forward = self._bound
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decoder's forward under the hooks, except while a compiler traces it."""
+        """Call the decoder's forward under the hooks; without them while a compiler traces it."""
         if torch.compiler.is_compiling():
             return self._forward(*args, **kwargs)
         self._passes += self._packing.counting

@@ -1,4 +1,4 @@
-"""Policy of selective checkpointing: which outputs of operations are kept, and how many were."""
+"""Policy of selective checkpointing: which operations' outputs are kept, and their number."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from accel_bench_activations.activations import GROUPS
 
 
 class SelectivePolicy:
-    """The policy function that torch calls for each operation of a checkpointed block."""
+    """Policy function that torch calls for each operation of a checkpointed block."""
 
     def __init__(self, keep: tuple[str, ...]) -> None:
-        """Find the operations to keep. Raises PluginError for a name in `keep` unknown to torch.
+        """Find the operations whose outputs are kept. Raises PluginError for an unknown one.
 
-        `keep` holds groups of `GROUPS` and names of torch operations.
+        `keep` has names of groups in `GROUPS`, and names of torch operations.
         """
         # What this torch, or what is installed, does not have is left out.
         groups = {name: set(filter(None, map(_find, GROUPS[name]))) for name in GROUPS}
@@ -35,7 +35,7 @@ class SelectivePolicy:
         self.shows_outputs = True
 
     def __call__(self, context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        """Return torch's policy for the output of an operation: save it, or recompute it.
+        """Return what torch is to do with an operation's output: save it, or recompute it.
 
         Operations that draw random numbers are always recomputed, so that later operations draw the
         same numbers as in the forward pass.
@@ -50,12 +50,12 @@ class SelectivePolicy:
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 
     def recomputes(self, matmuls: int, passes: int) -> tuple[bool | None, bool | None]:
-        """Return two flags: all matmuls are recomputed, and all of attention is.
+        """Return whether a block recomputes its matmuls, and whether it recomputes its attention.
 
-        `matmuls` is the number of matmuls of one block's forward pass, and `passes` the number of
-        counted passes. A flag is False if none is recomputed, and None if the counts do not tell.
-        Custom kernels hide matmuls from torch, so all of the model's matmuls must be accounted for.
-        Attention without an operation of its own consists of two more matmuls.
+        `matmuls` is the number of matmuls in one block's forward pass, `passes` the number of
+        counted passes. Each of the two is True if all are recomputed, False if none is, and None if
+        the counts do not tell: custom kernels hide matmuls from torch, so every matmul must have
+        been counted. Attention without an operation of its own consists of two more matmuls.
         """
         if not passes:
             return None, None
@@ -68,7 +68,7 @@ class SelectivePolicy:
         return matrices, _verdict(kept, again, passes) if of_its_own else matrices
 
     def evidence(self, passes: int) -> dict[str, Any]:
-        """Return JSON evidence of one forward pass: kept and recomputed calls, and kept bytes.
+        """Return JSON evidence of one forward pass: calls kept and recomputed, and kept bytes.
 
         `passes` is the number of counted passes. If it is 0, as for compiled blocks, the evidence
         has only the names of kept operations.
@@ -85,7 +85,7 @@ class SelectivePolicy:
 def _verdict(kept: int, again: int, needed: int) -> bool | None:
     """Return True if all `needed` calls are recomputed, False if all are kept, None otherwise.
 
-    `kept` and `again` are the counted calls whose outputs are kept and recomputed.
+    `kept` is the number of calls whose output was kept, and `again` of those recomputed.
     """
     if again == 0 and kept >= needed:
         return False
@@ -106,7 +106,7 @@ def _operation(name: str) -> Any:
 
 
 def _find(name: str) -> Any:
-    """Return the operation of torch called `NAMESPACE.OPERATION`, or None if it does not exist."""
+    """Return torch's operation for a name such as `aten.silu`, or None if there is none."""
     namespace, _, operation = name.partition(".")
     try:
         return getattr(getattr(torch.ops, namespace), operation) if operation else None
@@ -117,7 +117,7 @@ def _find(name: str) -> Any:
 def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether a call of a torch operation with these arguments draws random numbers.
 
-    The operation's argument `dropout_p` decides, or torch's tag if it has no such argument.
+    The argument `dropout_p` tells, or torch's tag of the operation if it has no such argument.
     """
     schema = getattr(operation, "_schema", None)
     places = {a.name: number for number, a in enumerate(schema.arguments)} if schema else {}
@@ -128,6 +128,6 @@ def _draws(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 
 def _bytes(output: Any) -> int:
-    """Return the total bytes of an output's tensors, 0 for a compiler's symbolic tensors."""
+    """Return the bytes of all tensors in an output; 0 for a compiler's symbolic tensors."""
     parts = output if isinstance(output, (tuple, list)) else (output,)
     return sum(p.nbytes for p in parts if type(p) is torch.Tensor)

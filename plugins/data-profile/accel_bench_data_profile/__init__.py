@@ -1,1 +1,1 @@
-"""Profiles of data sets: a histogram of sample lengths, and data with those lengths."""
+"""Profiles of data sets: histograms of sample lengths, and random data with such lengths."""

@@ -26,7 +26,7 @@ ANSWERS = ("answer", "completion", "output", "response")
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """Options of `data profile`."""
+    """Command-line options of `accel-bench data profile`."""
 
     file: Annotated[Path, typer.Argument(help="Data: .jsonl, .parquet, .txt, or a folder.")]
     tokenizer: Annotated[
@@ -73,10 +73,10 @@ def profile(options: ProfileOptions) -> None:
 
 
 def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
-    """Return the sample lengths in tokens, and how the data were read, as `PLUGIN, OPTION: VALUE`.
+    """Return the sample lengths in tokens, and a text on how the data were read.
 
-    A separate process reads the data. Raises ScenarioError if the data cannot be read, and
-    WorkerError if the process fails.
+    The text is `PLUGIN, OPTION: VALUE, ...`. A separate process reads the data. Raises
+    ScenarioError if the data cannot be read, and WorkerError if the process fails.
     """
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
@@ -106,7 +106,7 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
 
 
 def _guessed(file: Path) -> dict[str, Any]:
-    """Return options of `data` for a file, by its first row: the plugin, and names of fields."""
+    """Return options of `data` that fit a file's first row: a plugin, and its fields' names."""
     from accel_bench_data_profile.fields import first_fields
 
     present = first_fields(file)

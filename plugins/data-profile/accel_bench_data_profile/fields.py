@@ -16,10 +16,10 @@ SUFFIXES = (".jsonl", ".parquet", ".arrow")
 
 
 def first_fields(path: Path) -> Collection[str]:
-    """Return the names of the first row's fields, in a file or in a folder's first file.
+    """Return the names of the fields in the first row of a file, or of a folder's first file.
 
-    Returns an empty collection if the file has no fields. Raises ScenarioError if a Parquet or
-    Arrow file cannot be read.
+    Returns an empty collection if there are none. Raises ScenarioError if a Parquet or Arrow file
+    cannot be read.
     """
     file = _first_file(path) if path.is_dir() else path
     if file is None or file.suffix not in SUFFIXES or not file.is_file():
@@ -28,9 +28,9 @@ def first_fields(path: Path) -> Collection[str]:
 
 
 def _first_file(folder: Path) -> Path | None:
-    """Return the first file with rows below a folder, by path; None if there is none.
+    """Return the first file with rows below a folder, in order of paths; None if there is none.
 
-    If the folder has splits, only the split `train` counts.
+    In a folder with splits only the split `train` counts.
     """
     root = folder / "train" if (folder / "dataset_dict.json").is_file() else folder
     files = (path for suffix in SUFFIXES for path in root.rglob(f"*{suffix}"))

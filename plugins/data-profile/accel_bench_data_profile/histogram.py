@@ -1,4 +1,4 @@
-"""The histogram of sample lengths, stored without any text in a file of about 2 kB."""
+"""Histogram of sample lengths, stored in a file of about 2 kB that holds no text of the samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_SAMPLES = 10_000_000_000
 
 
 class LengthBin(Options):
-    """A bin of the histogram: the samples whose lengths lie between two limits."""
+    """Bin of the histogram: samples whose lengths are in a range, and their tokens."""
 
     shortest: int = Field(ge=1, le=LONGEST)
     """Shortest length in tokens that belongs to the bin."""
@@ -48,7 +48,7 @@ class LengthBin(Options):
 class LengthHistogram(Options):
     """Histogram of a data set's sample lengths in tokens.
 
-    The mean of each bin is exact, and a length is known to within an eighth.
+    The mean length in each bin is exact; a single length is known to within an eighth of it.
     """
 
     bins: tuple[LengthBin, ...] = Field(min_length=1)
@@ -75,14 +75,14 @@ def shortest_of_bin(length: int) -> int:
 
 
 def longest_of_bin(shortest: int) -> int:
-    """Return the longest length in tokens of the bin whose shortest length is given."""
+    """Return the longest length of the bin whose shortest length is `shortest`, both in tokens."""
     return (
         shortest if shortest < EXACT else shortest + (1 << shortest.bit_length() - 1) // PARTS - 1
     )
 
 
 def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
-    """Return the histogram of sample lengths in tokens, without lengths below 1.
+    """Return the histogram of sample lengths in tokens; lengths below 1 are left out.
 
     Raises ScenarioError if no length is left.
     """
@@ -104,7 +104,7 @@ def histogram_of(lengths: Iterable[int]) -> LengthHistogram:
 
 
 def text_of(histogram: LengthHistogram) -> str:
-    """Return a histogram as JSON text, the content of a profile's file."""
+    """Return the content of a profile's file: a histogram as JSON text."""
     rows = [[bucket.shortest, bucket.samples, bucket.tokens] for bucket in histogram.bins]
     document = {
         "schema_version": SCHEMA,
@@ -117,7 +117,7 @@ def text_of(histogram: LengthHistogram) -> str:
 
 
 def read_histogram(path: Path) -> LengthHistogram:
-    """Return the histogram in a profile's file. Raises ScenarioError for an unusable file."""
+    """Return the histogram in a profile's file. Raises ScenarioError if the file holds none."""
     try:
         with path.open("rb") as file:
             content = file.read(MAXIMUM_BYTES + 1)
@@ -143,9 +143,9 @@ def read_histogram(path: Path) -> LengthHistogram:
 
 
 def _check(found: LengthHistogram, document: dict[str, Any]) -> None:
-    """Raise ValueError if bins, samples and token counts contradict one another.
+    """Raise ValueError if the bins of a file, its samples and its tokens contradict one another.
 
-    `document` is the file's JSON content, with the totals.
+    `document` is the file's JSON content, which also has the totals of samples and tokens.
     """
     starts = [bucket.shortest for bucket in found.bins]
     if starts != sorted({shortest_of_bin(start) for start in starts}):

@@ -1,4 +1,4 @@
-"""The data plugin `length-profile`: made-up tokens in samples with a data set's lengths."""
+"""The data plugin `length-profile`: random tokens in samples with the lengths of a data set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class LengthProfileOptions(Options):
-    """Options of `length-profile`: the profile, and the samples that are made from it."""
+    """Options of `length-profile`: the file of a profile, and the samples to make from it."""
 
     path: str = Field(min_length=1)
     """Path of a file that `accel-bench data profile` wrote."""
@@ -40,7 +40,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
     Options = LengthProfileOptions
 
     def fingerprint(self, experiment: Experiment) -> str:
-        """Return a digest of the profile's file."""
+        """Return 24 hex digits that identify the histogram in the profile's file."""
         from accel_bench_data_profile.histogram import read_histogram, text_of
 
         text = text_of(read_histogram(Path(self.options.path)))
@@ -48,7 +48,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
 
     @hookimpl
     def sample_lengths(self, run: Run) -> Sequence[int]:
-        """Return the lengths in tokens of all samples in an epoch."""
+        """Return the length in tokens of each sample of an epoch."""
         from accel_bench_data_profile import plugin_impl
 
         lengths: list[int] = plugin_impl.lengths_of(self.options, run.scenario.data.seed).tolist()
@@ -56,7 +56,7 @@ class LengthProfile(TokenData[LengthProfileOptions]):
 
     @hookimpl
     def load_data(self, run: Run) -> TokenDataset:
-        """Return made-up samples with the profile's lengths, cut to `data.sequence_length`."""
+        """Return random samples with the lengths of the profile, cut to `data.sequence_length`."""
         from accel_bench_data_profile import plugin_impl
 
         data = run.scenario.data
@@ -65,5 +65,5 @@ class LengthProfile(TokenData[LengthProfileOptions]):
         return made
 
     def padding(self) -> Padding:
-        """Return the padding that the options set."""
+        """Return the way of padding that the options choose."""
         return self.options.padding

@@ -1,4 +1,4 @@
-"""Samples with the lengths of a profile, made of random tokens that a model can learn."""
+"""Samples with the lengths of a profile, of random tokens whose order a model can learn."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ LENGTHS_STREAM = 1
 
 
 def lengths_of(options: LengthProfileOptions, seed: int) -> Integers:
-    """Return the sample lengths of an epoch in tokens, from the profile, shuffled by `seed`."""
+    """Return the length in tokens of each sample of an epoch: the profile's, shuffled by `seed`."""
     return draw(read_histogram(Path(options.path)), options.samples, seed)
 
 
 def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
-    """Return shuffled sample lengths in tokens: all in the profile, or `samples` evenly chosen.
+    """Return sample lengths in tokens, shuffled: all of the profile, or `samples` evenly chosen.
 
-    Sample k of n is at the quantile (k + 0.5) / n of the profile, so that each choice has the
+    Sample k of n is at the quantile (k + 0.5) / n of the profile, so that any choice has the
     profile's distribution. Within a bin lengths differ by at most 1 and have the bin's mean.
     """
     number = min(samples, histogram.samples)
@@ -45,7 +45,7 @@ def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
 
 
 def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> TokenDataset:
-    """Return samples of made-up tokens, cut to `sequence_length`, with the profile's lengths.
+    """Return samples of random tokens with the lengths of the profile, cut to `sequence_length`.
 
     They depend only on the profile, the options, `sequence_length` and the seed.
     """
@@ -65,7 +65,7 @@ def make_up(options: LengthProfileOptions, sequence_length: int, seed: int) -> T
 
 
 def evidence(made: TokenDataset) -> dict[str, Any]:
-    """Return JSON evidence of the dataset: its numbers of samples and tokens, and its lengths."""
+    """Return JSON evidence on a data set: numbers of samples and tokens, and its lengths."""
     return {
         "samples": len(made),
         "tokens": int(made.lengths.sum()),

@@ -1,1 +1,1 @@
-"""Ablation ladders: stacks that differ by one item, and the effect of each item."""
+"""Ablation ladders: stacks that differ by one item (plugin or setting), and each item's effect."""

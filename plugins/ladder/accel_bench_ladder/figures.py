@@ -1,6 +1,6 @@
-"""Effects of each item of an ablation ladder: of adding the item, and of leaving it out.
+"""Effect of each item of an ablation ladder: of adding the item, and of leaving it out.
 
-Effects are estimates with 95 % intervals, without verdicts: Holm's correction covers only
+The effects are estimates with 95 % intervals, without verdicts: Holm's correction covers only
 comparisons of stacks with the baseline.
 """
 
@@ -48,7 +48,7 @@ class LadderFigure(StackComparison):
 
 
 class LadderStep(Frozen):
-    """Effects of one item of the ladder at one sweep point."""
+    """Comparisons that show the effect of one item of the ladder, at one sweep point."""
 
     sweep: dict[str, JsonValue]
     """Values of the swept keys at the sweep point."""
@@ -77,7 +77,7 @@ def ladder_steps(
 ) -> tuple[LadderStep, ...]:
     """Return the effects of each item at each sweep point; empty if no stack is on a ladder.
 
-    `ratios` are the speed ratios of the rows to the baseline of their sweep point; None if unknown.
+    `ratios` has for each of `rows` its speed relative to the baseline, None if it is unknown.
     """
     speeds = {id(row): speed for row, speed in zip(rows, ratios, strict=True)}
     on_ladder = (row for row in rows if row.planned.experiment.stack.ladder is not None)
@@ -89,7 +89,7 @@ def _steps(
 ) -> list[LadderStep]:
     """Return the effects of each item at one sweep point.
 
-    `speeds` has each row's speed ratio to the baseline by the row's `id`.
+    `speeds` has the speed of each of `rows` relative to the baseline, by Python's `id` of the row.
     """
     by_items: dict[Held, ExperimentRuns] = {}
     labels: tuple[str, ...] = ()
@@ -120,8 +120,7 @@ def _figure(
 ) -> LadderFigure:
     """Return the comparison of the stack `new` with the stack `old`; None is a missing stack.
 
-    Losses are compared with the stack with fewer items, which is `new` if `reverse_loss`, else
-    `old`.
+    Losses are compared with the stack of fewer items: `new` if `reverse_loss`, else `old`.
     """
     stack, against = _name(new), _name(old)
     reason = _obstacle(new, old)
@@ -157,7 +156,7 @@ def _obstacle(new: ExperimentRuns | None, old: ExperimentRuns | None) -> str:
 def _memory(old: ExperimentRuns, new: ExperimentRuns) -> MemoryChange | None:
     """Return the change of peak memory from `old` to `new` in bytes, paired by round.
 
-    Returns None if it was measured by different methods, or in no common round.
+    Returns None if the two were measured by different methods, or share no round.
     """
     kind, other = (peak_memory(list(row.completed.values()))[1] for row in (new, old))
     if kind is None or kind != other:

@@ -1,4 +1,4 @@
-"""The items of an ablation ladder, read from all their spellings, each with a short label."""
+"""Items of an ablation ladder, read from any of their spellings in a file, with short labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]*")
 
 @dataclass(frozen=True)
 class Item:
-    """One item of a ladder: the plugins and settings that it adds to a stack."""
+    """One item of a ladder: plugins and settings that are added to a stack."""
 
     text: str
     """Text of the item in the file, for error messages."""
@@ -50,7 +50,7 @@ class Item:
 
 
 def read_items(draft: Draft) -> tuple[Item, ...]:
-    """Return the items of the draft's ladder, in order. Raises ScenarioError for a wrong item."""
+    """Return the items of a draft's ladder, in order. Raises ScenarioError for an invalid item."""
     written = draft.data.get("ladder")
     if written is None:
         return ()
@@ -67,9 +67,9 @@ def read_items(draft: Draft) -> tuple[Item, ...]:
 
 
 def _item(draft: Draft, number: int, raw: Any) -> Item:
-    """Return item `number` of the draft's ladder, read from text or from a mapping, `raw`.
+    """Return item `number` of the draft's ladder from its content in the file, `raw`.
 
-    Raises ScenarioError if it is invalid.
+    Raises ScenarioError if the content is neither a valid text nor a valid mapping.
     """
     place = draft.where(("ladder", number))
     if isinstance(raw, str):
@@ -98,7 +98,7 @@ def _item(draft: Draft, number: int, raw: Any) -> Item:
 
 
 def _short_item(text: str, place: str) -> Item:
-    """Return the item of a text: `plugin`, `plugin.option`, or a key whose value becomes true.
+    """Return the item for a text: `plugin`, `plugin.option`, or a key whose value becomes true.
 
     `place` is the item's location in the file. Raises ScenarioError if the text is invalid.
     """
@@ -113,9 +113,9 @@ def _short_item(text: str, place: str) -> Item:
 
 
 def _given(name: Any, place: str) -> str:
-    """Return the `name` that the file gives an item at `place`.
+    """Return an item's `name` from the file as its label.
 
-    Raises ScenarioError if it is no valid label.
+    Raises ScenarioError, with the item's location `place`, if the name is no valid label.
     """
     if isinstance(name, str) and len(name) <= LABEL_LENGTH and LABEL.fullmatch(name):
         return name
@@ -131,7 +131,7 @@ def _label(uses: Sequence[Use], settings: Iterable[tuple[str, Any]]) -> str:
 
 
 def _longer(item: Item) -> str:
-    """Return a longer label for an item whose short label another item has."""
+    """Return a longer label for an item, to use if another item has the same short label."""
     if len(item.uses) == 1 and item.uses[0].options and not (item.settings or item.switch):
         return _word(_options(item.uses[0]))
     parts = [f"{use.use}-{_options(use)}" if use.options else use.use for use in item.uses]
@@ -144,7 +144,7 @@ def _options(use: Use) -> str:
 
 
 def _setting(key: str, value: Any) -> str:
-    """Return the label of a setting, such as `mode-max-autotune`; for True, only the key."""
+    """Return the label of a setting, such as `mode-max-autotune`; just the key if it is true."""
     text = value if isinstance(value, str) else canonical_json(value)
     return key if value is True else f"{key}-{text}"
 
@@ -155,9 +155,9 @@ def _word(text: str) -> str:
 
 
 def _unique(short: Sequence[str], long: Sequence[str]) -> list[str]:
-    """Return one unique label per item: the short one, else the long one, else one with a number.
+    """Return a unique label for each item: the short one, else the long one, else with a number.
 
-    The first of several equal short labels stays short. A number follows the long label.
+    The first of several equal short labels stays short. A number is added to the long label.
     """
     counts = Counter(short)
     chosen: list[str] = []

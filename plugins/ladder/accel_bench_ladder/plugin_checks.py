@@ -1,4 +1,4 @@
-"""Checks that the plugins and options in a ladder's items exist."""
+"""Checks that the plugins and options that a ladder's items name do exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECTIONS = ("train", "resources")
 
 
 def find_plugins(items: Iterable[Item]) -> None:
-    """Raise PluginError if an item uses a plugin that is not installed, or misspells a section."""
+    """Raise PluginError if an item names a plugin that is not installed, or an unknown section."""
     for item, use in ((entry, use) for entry in items for use in entry.uses):
         try:
             find(use.use)
@@ -29,9 +29,9 @@ def find_plugins(items: Iterable[Item]) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return the error message for `head`, the text before an item's dot, if nothing has this name.
+    """Return an error message if `head`, the text before an item's dot, is no known name.
 
-    Returns None if an extra provides a plugin of this name.
+    Returns None if it is a plugin that an extra (optional dependency) provides.
     """
     if plugin_meant_by(head) is not None:
         return None
@@ -41,10 +41,10 @@ def _unknown_head(head: str) -> str | None:
 
 
 def check_switches(items: Sequence[Item], held: Sequence[Item], below: set[str]) -> None:
-    """Raise PluginError if an item switches an option that is missing or not boolean.
+    """Raise PluginError if an item switches on an option that is missing or not boolean.
 
-    `held` are the items that stacks have. An option without a default is refused too if its plugin
-    is in the baseline, `below`, or in an item of its own.
+    `held` are the items of the chosen stacks, `below` the plugins of the baseline. An option
+    without a default is refused too if its plugin is among `below` or is added by another item.
     """
     named = {use.use for item in held for use in item.uses}
     for item in items:

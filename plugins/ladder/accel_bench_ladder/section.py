@@ -1,4 +1,4 @@
-"""The report section `ladder`: the effects of adding each item, and of leaving it out."""
+"""The report section `ladder`: the effect of adding each item, and of leaving each item out."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ MEANING = (
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> tuple[LadderStep, ...] | None:
     """Return the effects of the ladder's items, or None if the plan has no ladder.
 
-    `summary` and `rows` have the plan's experiments in the same order.
+    The experiments of `summary` and those of `rows` are in the same order.
     """
     return ladder_steps(rows, [row.ratio for row in summary.experiments]) or None
 
 
 def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
-    """Return a table of effects for each sweep point that has a ladder."""
+    """Return one table of the items' effects for each sweep point that has a ladder."""
     points: dict[str, list[LadderStep]] = {}
     for step in steps:
         at = f" ({point_name(step)})" if step.sweep else ""
@@ -45,7 +45,7 @@ def tables(summary: Summary, steps: Sequence[LadderStep]) -> list[Table]:
 
 
 def memory_change(change: MemoryChange) -> str:
-    """Return a memory change in MiB as text, such as `-61.2 ±0.5`; an interval of 0 is left out."""
+    """Return a memory change in MiB as text, such as `-61.2 ±0.5`; without `±` if that is 0."""
     mean = change.bytes / 2**20
     digits = 0 if abs(mean) >= 100 else 1
     rounded = round(mean, digits)
@@ -55,7 +55,7 @@ def memory_change(change: MemoryChange) -> str:
 
 
 def _notes(steps: Sequence[LadderStep]) -> list[str]:
-    """Return notes below the table: on its columns, missing comparisons and different losses."""
+    """Return the notes below a table: its columns, missing comparisons, and different losses."""
     return [MEANING, *dict.fromkeys(note for step in steps for note in _step_notes(step))]
 
 
@@ -86,7 +86,7 @@ OF_A_FIGURE = (
 
 
 def _step_of(line: Line) -> LadderStep | None:
-    """Return the ladder step of the item that a CSV row's stack adds; None for other stacks."""
+    """Return the ladder step of the item that the stack in a CSV row adds; None without one."""
     steps = line.summary.sections.get(NAME, ())
     own = line.row.stack, line.row.sweep
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)

@@ -1,4 +1,4 @@
-"""Expansion of an ablation ladder from a list of items to stacks that differ by one item."""
+"""Expansion of an ablation ladder: from a list of items, stacks that differ by one item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Subset = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Ladder:
-    """Items added to a baseline one by one, and the stacks that this makes."""
+    """Items that are added to a baseline one by one, and the items of each resulting stack."""
 
     baseline: str
     """Name of the baseline stack, which all other stacks extend."""
@@ -41,21 +41,21 @@ class Ladder:
         return self.subsets.keys() - {self.baseline}
 
     def place(self, stack: str) -> LadderPosition | None:
-        """Return the position of a stack on the ladder; None for a stack that is not on it."""
+        """Return a stack's position on the ladder (its items); None for a stack not on it."""
         if stack not in self.subsets:
             return None
         labels = tuple(item.label for item in self.items)
         return LadderPosition(items=labels, holds=self.subsets[stack])
 
     def stacks(self, baseline: StackEntry) -> dict[str, StackEntry]:
-        """Return all stacks of the ladder by name, each made from `baseline` and its items."""
+        """Return the ladder's stacks by name, each made of `baseline` and the stack's items."""
         return {name: _stack(baseline, self.items, held[0]) for name, held in self.subsets.items()}
 
     def stacks_at(self, draft: Draft, sweep: dict[str, Any]) -> Mapping[str, StackEntry]:
-        """Return the draft's stacks at a sweep point by name; empty if the sweep changes no stack.
+        """Return the ladder's stacks at a sweep point by name; empty if the sweep changes no stack.
 
-        `sweep` has the values of the swept keys. Raises ScenarioError for items that change nothing
-        at this sweep point.
+        `sweep` has the values of the swept keys. Raises ScenarioError if an item changes nothing at
+        this sweep point, or two stacks become equal.
         """
         baseline = draft.stack(self.baseline)
         self.refuse_idle_items(baseline, draft.get)
@@ -70,17 +70,14 @@ class Ladder:
         return stacks
 
     def check_plugins(self, chosen: Collection[str]) -> None:
-        """Raise PluginError if an item of the chosen stacks names an unknown plugin or option.
-
-        `chosen` are names of stacks.
-        """
+        """Raise PluginError if an item of the stacks `chosen` names an unknown plugin or option."""
         numbers = {number for name in chosen for number in self.subsets.get(name, ((),))[0]}
         held = [self.items[number] for number in sorted(numbers)]
         find_plugins(held)
         check_switches(self.items, held, {use.use for use in self.entry.use})
 
     def refuse_idle_items(self, baseline: StackEntry, get: Callable[[str], Any]) -> None:
-        """Raise ScenarioError if an item changes neither the scenario nor the baseline stack.
+        """Raise ScenarioError if an item sets only what the scenario or the baseline sets already.
 
         `get` returns the scenario's value of a dotted key.
         """
@@ -133,9 +130,9 @@ def expand_ladder(draft: Draft) -> Ladder | None:
 
 
 def _baseline(draft: Draft, written: dict[str, Any]) -> str:
-    """Return the name of the ladder's baseline as the file sets it, by default `baseline`.
+    """Return the name of the ladder's baseline, which the file sets; else `baseline`.
 
-    `written` are the file's stacks. Raises ScenarioError if they lack this name.
+    `written` are the stacks in the file. Raises ScenarioError if the set name is not among them.
     """
     named = draft.data.get("baseline")
     if isinstance(named, str) and named not in written and named != BASELINE:
@@ -149,7 +146,7 @@ def _baseline(draft: Draft, written: dict[str, Any]) -> str:
 def _subsets(
     name: str, baseline: StackEntry, items: Sequence[Item]
 ) -> dict[str, tuple[Subset, ...]]:
-    """Return the subsets of items of each of the ladder's stacks, by the stack's name.
+    """Return by stack the subsets of items with which the ladder makes this stack.
 
     `name` is the baseline's name. Raises ScenarioError for an item that adds nothing, and for a
     stack with the baseline's name.
@@ -178,12 +175,12 @@ def _subsets(
 
 
 def content_of(stack: StackEntry) -> str:
-    """Return a stack's settings and plugins as text, equal for stacks that do the same."""
+    """Return a stack's settings and plugins as text, which is equal for stacks that do the same."""
     return canonical_json(stack.model_dump(mode="json", exclude={"description"}))
 
 
 def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEntry:
-    """Return the baseline with the items `held`; an item's settings replace earlier settings."""
+    """Return the baseline with the items numbered `held`; a later item's settings win."""
     # A plugin stands where it comes first in the whole ladder: leaving an item out moves nothing.
     order = dict.fromkeys(use.use for use in [*baseline.use, *(u for i in items for u in i.uses)])
     options: dict[str, dict[str, Any]] = {use.use: dict(use.options) for use in baseline.use}
@@ -200,7 +197,7 @@ def _stack(baseline: StackEntry, items: Sequence[Item], held: Subset) -> StackEn
 
 
 def _places(ladder: Ladder, stacks: dict[str, StackEntry]) -> dict[Location, str]:
-    """Return the locations of stacks, their plugins and settings in the file, for messages."""
+    """Return the locations in the file, for messages, of stacks and their plugins and settings."""
     items, places = ladder.items, dict[Location, str]()
     for number, (name, (held, *_)) in enumerate(ladder.subsets.items()):
         if number == 0:

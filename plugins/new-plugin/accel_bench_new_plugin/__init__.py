@@ -1,1 +1,1 @@
-"""The command `accel-bench plugins new`, which writes the Python distribution of a new plugin."""
+"""The command `accel-bench plugins new`, which writes a Python distribution with a new plugin."""

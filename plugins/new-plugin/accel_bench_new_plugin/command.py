@@ -1,4 +1,4 @@
-"""`accel-bench plugins new`: write the distribution of a new plugin, which works as it is."""
+"""`accel-bench plugins new`: write the Python distribution of a plugin, which works at once."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def new(
 
 
 def writable_hooks() -> dict[str, str]:
-    """Return the hooks that `write_plugin` accepts, in call order, with their first sentences."""
+    """Return the hooks that `write_plugin` can write, in call order, each with its summary."""
     documented = {hook: inspect.getdoc(getattr(hookspecs, hook)) or "" for hook in hook_arguments()}
     return {
         hook: text.partition("\n\n")[0].replace("\n", " ")
@@ -110,8 +110,8 @@ def writable_hooks() -> dict[str, str]:
 def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, list[str]]:
     """Write the distribution `accel-bench-NAME` into `parent`; return its folder and its hooks.
 
-    Raises PluginError for an invalid or taken name, for an unknown hook, for an existing folder and
-    for a parent that is a file.
+    Raises PluginError for an invalid or taken name, for an unknown hook, if the folder exists, and
+    if `parent` is a file.
     """
     _check_name(name)
     chosen = _chosen(hooks)
@@ -127,9 +127,9 @@ def write_plugin(name: str, hooks: Sequence[str], parent: Path) -> tuple[Path, l
 
 
 def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
-    """Return the text of each file of the distribution of the plugin `name`, by relative path.
+    """Return the text of each file in the distribution of the plugin `name`, by relative path.
 
-    `hooks` are the names of its hooks in call order.
+    `hooks` are the names of the plugin's hooks in call order.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -166,7 +166,7 @@ def plugin_files(name: str, hooks: Sequence[str]) -> dict[str, str]:
 
 
 def _check_name(name: str) -> None:
-    """Raise PluginError if a name is invalid, reserved, or another plugin's."""
+    """Raise PluginError if a plugin's name is invalid, reserved, or taken by another plugin."""
     if not NAME.fullmatch(name):
         raise PluginError(
             f"{name!r} cannot be a plugin's name: small letters and digits, with '-' or '_' "
@@ -184,9 +184,9 @@ def _check_name(name: str) -> None:
 
 
 def _chosen(hooks: Sequence[str]) -> list[str]:
-    """Return the hooks to write, with their partners, in call order.
+    """Return the hooks to write, in call order, with the hooks that they need as partners.
 
-    Raises PluginError for a hook that does not exist or is not written.
+    Raises PluginError for a hook that does not exist, or that is not to be written.
     """
     known = list(hook_arguments())
     for hook in hooks:
@@ -212,6 +212,6 @@ def _distribution(name: str) -> str:
 
 
 def _class_name(name: str) -> str:
-    """Return the class name `MyPlugin` for `my-plugin`; `Plugin` is added to an imported name."""
+    """Return `MyPlugin` for the plugin `my-plugin`; `MyPluginPlugin` if that name is imported."""
     joined = "".join(word.capitalize() for word in re.split("[_-]+", name))
     return f"{joined}Plugin" if joined in NOT_CLASS_NAMES else joined

@@ -1,1 +1,1 @@
-"""Sharing of results: bundles to verify and reproduce, and a web page of many bundles."""
+"""Sharing of results: bundle files to verify and reproduce, and a web page of many bundles."""

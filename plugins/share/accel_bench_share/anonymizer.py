@@ -1,4 +1,4 @@
-"""Anonymization: names of people, hosts and folders are removed from shared files."""
+"""Anonymization: names of people, hosts and folders are removed from texts to be shared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HOME_ITSELF = re.compile(rf"{_START}/(?:home|Users)/{_PART}")
 
 @dataclass(frozen=True)
 class Anonymizer:
-    """Anonymizer that replaces names by neutral words, and equal names by equal words."""
+    """Replacer of names of users and hosts in texts; equal names get equal replacements."""
 
     users: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -44,9 +44,9 @@ class Anonymizer:
     def of_texts(
         cls, texts: Iterable[str], hosts: Iterable[str], keep: Collection[str] = ()
     ) -> Anonymizer:
-        """Return an anonymizer for this process's user, users with homes in the texts, and hosts.
+        """Return an anonymizer for this process's user, users with a home in `texts`, and hosts.
 
-        A name in `keep`, such as a word of a schema, is not replaced as a word.
+        A name in `keep`, such as a key of a JSON schema, stays where it stands as a word.
         """
         homes = {name for text in texts for name in _HOME.findall(text)}
         here = {socket.gethostname(), *hosts}
@@ -54,7 +54,7 @@ class Anonymizer:
         return cls(_telling({*homes, *_own_names()}, keep), _telling(here | shorts, keep))
 
     def text(self, text: str) -> str:
-        """Return a text with its names replaced; a path keeps only its last part."""
+        """Return a text with replaced names; of an absolute path only the last part is left."""
         for name, pattern, word in self._patterns:
             if name in text:
                 text = pattern.sub(word, text)
@@ -63,11 +63,11 @@ class Anonymizer:
         return _FOLDERS.sub(f"{FOLDER}/", _HOME_ITSELF.sub(f"/home/{USER}", text))
 
     def host(self, name: str) -> str:
-        """Return the replacement of a host's name, such as `HOST1`; `HOST` for an unknown host."""
+        """Return the replacement of a host's name, such as `HOST1`; `HOST` for an unknown name."""
         return f"{HOST}{self.hosts.index(name) + 1}" if name in self.hosts else HOST
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value with the names in all its texts and keys replaced."""
+        """Return a JSON value with replaced names in all its texts and keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -78,7 +78,7 @@ class Anonymizer:
 
     @cached_property
     def _patterns(self) -> list[tuple[str, re.Pattern[str], str]]:
-        """Names, their patterns as words and their replacements, the longest names first."""
+        """Tuples (name, pattern of the name as a word, replacement), the longest names first."""
         words = {name: f"{HOST}{number}" for number, name in enumerate(self.hosts, 1)}
         words |= dict.fromkeys(self.users, USER)
         return [
@@ -88,7 +88,7 @@ class Anonymizer:
 
 
 def names_within(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keys and words of a JSON schema, which must not be replaced."""
+    """Return the keys and fixed words of a JSON schema, without which data do not fit it."""
     words: set[str] = set()
     below: list[Any] = [schema]
     while below:
@@ -108,7 +108,7 @@ def _telling(names: Iterable[str], keep: Collection[str]) -> tuple[str, ...]:
 
 
 def _own_names() -> set[str]:
-    """Return the names of this process's user."""
+    """Return the login names of this process's user."""
     names = {os.environ.get(key, "") for key in ("USER", "LOGNAME", "SUDO_USER")}
     try:
         names.add(getpass.getuser())

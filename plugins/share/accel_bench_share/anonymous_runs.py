@@ -1,4 +1,4 @@
-"""Anonymous runs for publication: without secrets, and names of people, hosts and folders."""
+"""Runs without secrets and without names of people, hosts and folders, ready for publication."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def anonymous(
 ) -> tuple[list[SessionRecord], list[Result], list[str]]:
     """Return sessions and results without private data, and texts without names.
 
-    Removed are secrets, trackers, options of launchers, and names of people, hosts, folders and
-    jobs. Raises BundleError if such a name is a word that a run needs to be read.
+    Secrets, trackers, launchers' options, and names of people, hosts, folders and jobs are removed.
+    Raises BundleError if a run cannot be read without such a name.
     """
     results = [redact_result(result) for result in results]
     dumped = [_public_result(result.model_dump(mode="json")) for result in results]
@@ -47,7 +47,7 @@ def anonymous(
 
 
 def _without_private(session: SessionRecord) -> SessionRecord:
-    """Return a session without a team's internal names: its job, trackers and queues."""
+    """Return a session without the names of its job, its trackers and its launcher's options."""
     document = {key: value for key, value in session.document.items() if key != "job"}
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
@@ -57,7 +57,7 @@ def _without_private(session: SessionRecord) -> SessionRecord:
 
 
 def _public_scenario(scenario: dict[str, Any]) -> dict[str, Any]:
-    """Return a scenario without its trackers, and its launcher by name alone."""
+    """Return a scenario without trackers, and with only the name of its launcher."""
     kept = {key: value for key, value in scenario.items() if key != "trackers"}
     if isinstance(launcher := kept.get("launcher"), dict):
         kept["launcher"] = {key: value for key, value in launcher.items() if key == "use"}
@@ -71,7 +71,10 @@ def _public_result(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
-    """Yield the arguments without any spelling of `--set KEY=...` of keys that match a pattern."""
+    """Yield a command's arguments without overrides of keys that match the pattern `keys`.
+
+    An override is `--set KEY=...` in any of its spellings.
+    """
     pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
     arguments = iter(command)
     for argument in arguments:
@@ -88,7 +91,7 @@ def _valid(model: type[Any], value: Any) -> Any:
 
 
 def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, Any]:
-    """Return a result with replaced host names in all fields of host names, however short."""
+    """Return a result with replaced names in all fields for hosts, even names of one letter."""
     machine, nodes = result["machine"], result["nodes"]
     if machine:
         machine = {**machine, "host": anonymizer.host(machine["host"])}
@@ -98,7 +101,7 @@ def _without_hosts(result: dict[str, Any], anonymizer: Anonymizer) -> dict[str, 
 
 
 def _hosts(results: Sequence[Result]) -> Iterator[str]:
-    """Yield names and addresses of the runs' machines."""
+    """Yield the host names and addresses of the machines of the runs."""
     for result in results:
         yield from (result.machine.host,) if result.machine else ()
         for node in result.nodes:
@@ -106,7 +109,7 @@ def _hosts(results: Sequence[Result]) -> Iterator[str]:
 
 
 def _words_of(results: Sequence[Result]) -> set[str]:
-    """Return the names of plugins, stacks and scenarios, which may equal a user's name."""
+    """Return the names of plugins, stacks and scenarios in runs; a user may have such a name."""
     words = {plugin.name for result in results for plugin in result.plugins}
     for experiment in (result.experiment for result in results):
         words |= {experiment.stack.name, experiment.scenario.name}

@@ -1,4 +1,4 @@
-"""Canonical zip archive of a bundle's members: any changed bit is refused.
+"""Zip archive of a bundle's members in one canonical form, so that any changed bit is refused.
 
 Members are uncompressed, sorted by name, with one fixed date. A file is read whole, within limits,
 and must equal the archive written from its members. This excludes zip bombs, links, duplicate
@@ -34,7 +34,7 @@ _LARGEST_DIRECTORY = MAXIMUM_MEMBERS * 128
 
 
 def pack(members: Mapping[str, bytes]) -> bytes:
-    """Return the zip archive of members by name. Raises ValueError for an unexpected name."""
+    """Return the zip archive of `members`, contents by name. Raises ValueError for a wrong name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as file:
         for name in sorted(members):
@@ -47,10 +47,10 @@ def pack(members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path) -> dict[str, bytes]:
-    """Return the members of a bundle file by name.
+    """Return the contents of a bundle file's members by name.
 
-    Nothing is extracted to disk. Raises BundleError with the file and the reason for an unreadable
-    or changed file.
+    Nothing is extracted to disk. Raises BundleError with the file and the reason if the file is
+    unreadable or changed.
     """
     raw = read_bytes(path, MAXIMUM_BYTES, BundleError, ", more than a bundle may have")
     try:
@@ -67,7 +67,7 @@ _REFUSED = (
 
 
 def _members(raw: bytes) -> dict[str, bytes]:
-    """Return the members of an archive. Raises ValueError if `pack` would not write it alike."""
+    """Return an archive's members by name. Raises ValueError if `pack` would write other bytes."""
     _check_end(raw)
     with zipfile.ZipFile(io.BytesIO(raw)) as file:
         for member in file.infolist():
@@ -81,7 +81,7 @@ def _members(raw: bytes) -> dict[str, bytes]:
 
 
 def _check_end(raw: bytes) -> None:
-    """Raise ValueError for an end record with which zipfile would read a directory of any size."""
+    """Raise ValueError if a zip archive's end record is invalid, or states too many members."""
     if len(raw) < _END.size or not raw.startswith(b"PK\x03\x04"):
         raise ValueError("it is no bundle")
     signature, _, _, _, count, directory, _, _ = _END.unpack(raw[-_END.size :])

@@ -1,4 +1,4 @@
-"""Reader of bundles: files with sessions that others can verify and reproduce."""
+"""Reader of bundles: files with sessions and their runs that others can verify and reproduce."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SESSIONS = TypeAdapter(tuple[SessionRecord, ...])
 
 
 class BundleMember(Frozen):
-    """Name, size and checksum of one file in a bundle (a member)."""
+    """Name, size and checksum of a member: one of the files in a bundle."""
 
     name: str
     bytes: int
@@ -52,7 +52,7 @@ class BundleMember(Frozen):
 
 
 class Manifest(Frozen):
-    """Manifest of a bundle: its contents and their checksums."""
+    """Manifest of a bundle: its members with their checksums, and what it has measured."""
 
     format: Literal["accel-bench bundle"] = "accel-bench bundle"
     version: Literal[1] = 1
@@ -87,7 +87,7 @@ class Manifest(Frozen):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A verified bundle."""
+    """Content of a bundle file whose checksums were verified."""
 
     file: str
     """Name of the file as given."""
@@ -108,9 +108,9 @@ class Bundle:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Return the verified bundle in a file.
+    """Read and verify a bundle file, and return its content.
 
-    Raises BundleError with the file and the reason for an unreadable or changed bundle.
+    Raises BundleError with the file and the reason if the bundle is unreadable or changed.
     """
     members = unpack(path)
     try:
@@ -135,17 +135,17 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def member_of(name: str, content: bytes) -> BundleMember:
-    """Return the manifest's entry for a member: its name, size and SHA-256 checksum."""
+    """Return an entry for the manifest: the name, size and SHA-256 checksum of a member."""
     return BundleMember(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def identity_of(sessions: bytes, runs: bytes) -> str:
-    """Return the SHA-256 checksum of the members with sessions and with uncompressed runs."""
+    """Return the SHA-256 checksum of two members, with sessions and with uncompressed runs."""
     return hashlib.sha256(sessions + runs).hexdigest()
 
 
 def checksum_of(manifest: Manifest) -> str:
-    """Return the SHA-256 checksum of a manifest, computed without its field `sha256`."""
+    """Return the SHA-256 checksum of all fields of a manifest except `sha256`."""
     return digest(manifest.model_dump(mode="json", exclude={"sha256"}), SHA256_DIGITS)
 
 
@@ -173,7 +173,7 @@ def _verify(manifest: Manifest, members: Mapping[str, bytes]) -> None:
 def _check_origin(
     manifest: Manifest, sessions: Sequence[SessionRecord], results: Sequence[Result]
 ) -> None:
-    """Raise ValueError for runs of other sessions, for imported runs, and for invalid times."""
+    """Raise ValueError if runs are not measured runs of the sessions, or a time is invalid."""
     ids = [session.id for session in sessions]
     if tuple(ids) != manifest.sessions or len({*ids}) < len(ids):
         raise ValueError("its sessions are not those of the manifest")
@@ -197,14 +197,14 @@ def _check_origin(
 
 
 def _check_time(text: str) -> None:
-    """Raise ValueError for an invalid ISO 8601 time."""
+    """Raise ValueError unless a text is a time in ISO 8601."""
     if not _TIME.fullmatch(text):
         raise ValueError(f"started_at is {text[:40]!r}, no time like 2026-01-05T08:00:00Z")
     datetime.fromisoformat(text)
 
 
 def _results(runs: bytes) -> Iterator[Result]:
-    """Yield the runs in uncompressed lines of JSON. Raises ValueError for an unreadable run."""
+    """Yield the runs in lines of JSON, one in each line. Raises ValueError for an invalid one."""
     for number, line in enumerate(runs.split(b"\n")[:-1], 1):
         try:
             yield parse_result(line.decode())
@@ -213,9 +213,9 @@ def _results(runs: bytes) -> Iterator[Result]:
 
 
 def _inflated(content: bytes) -> bytes:
-    """Return the uncompressed lines of a gzip member.
+    """Return the uncompressed lines in a member that gzip has compressed.
 
-    Raises ValueError if they are too long, cut off, or followed by other data.
+    Raises ValueError if the lines are too long in all, cut off, or followed by other data.
     """
     inflating = zlib.decompressobj(16 + zlib.MAX_WBITS)
     lines = inflating.decompress(content, MAXIMUM_RUNS_BYTES + 1)
@@ -237,5 +237,5 @@ def _scenario(content: bytes, source: str) -> dict[str, Any]:
 
 
 def json_member(value: Any) -> bytes:
-    """Return the member's content for a value: canonical, readable JSON."""
+    """Return the bytes of a member for a JSON value: sorted keys, indented."""
     return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()

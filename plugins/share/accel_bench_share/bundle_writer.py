@@ -1,4 +1,4 @@
-"""Writer of bundles: collect stored sessions, anonymize them, and add readable members."""
+"""Writer of bundles: collects stored sessions, anonymizes them, and adds readable members."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ DIGITS = 16
 
 
 def bundle_sessions(store: Store, identifiers: Sequence[str], path: Path) -> Manifest:
-    """Write a bundle of all sessions that contain these ids to a new file; return its manifest.
+    """Write a bundle with the sessions to which `identifiers` lead; return its manifest.
 
-    Raises BundleError if the file exists or the sessions make no bundle, and StoreError for an
-    unknown id.
+    The ids are of sessions, runs or experiments. Raises BundleError if the file exists or the
+    sessions make no bundle, and StoreError for an unknown id.
     """
     if path.exists():
         raise BundleError(f"{path} is already there; nothing is overwritten, choose another name")
@@ -107,9 +107,9 @@ def _report(session: SessionRecord, results: Sequence[Result], summary: Summary)
 
 
 def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
-    """Return a scenario file of a session's experiments; ladders are expanded to stacks.
+    """Return the scenario file of a session as data, with stacks instead of its ladder.
 
-    If the named baseline is missing, the first stack is the baseline.
+    The first stack is the baseline if the file names no baseline, or a missing one.
     """
     written: dict[str, Any] = dict(session.document)["written"]  # type: ignore[assignment]
     scenario = {key: written[key] for key in written if key != "ladder"}
@@ -119,9 +119,9 @@ def scenario_of_session(session: SessionRecord) -> dict[str, Any]:
 
 
 def _collect(store: Store, identifiers: Sequence[str]) -> tuple[list[SessionRecord], list[Result]]:
-    """Return the sessions that contain these ids, and their runs.
+    """Return the sessions to which ids of sessions, runs or experiments lead, and all their runs.
 
-    A session of `auto` rounds comes with all its looks: the sessions that extend it.
+    A session with `auto` rounds comes with its looks, the sessions that add rounds to it.
     """
     ids = list(dict.fromkeys(run.session for name in identifiers for run in store.find(name)))
     known = {session.id: session for session in store.sessions()}
@@ -145,7 +145,7 @@ def _runs(store: Store, session: str) -> list[Result]:
 
 
 def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
-    """Raise BundleError for a session without a scenario, or for several scenarios."""
+    """Raise BundleError if a session has no scenario, or if the sessions have different ones."""
     for session in sessions:
         if not isinstance(session.document.get("written"), dict):
             raise BundleError(
@@ -161,14 +161,14 @@ def _check_scenarios(sessions: Sequence[SessionRecord]) -> None:
 
 
 def _first_look(session: SessionRecord) -> str:
-    """Return the id of the session that a look (an interim analysis) extends, or its own id."""
+    """Return the id of the first session in a session's series of looks (interim analyses)."""
     return str(session.document.get("look_of") or session.id)
 
 
 def _compared(session: SessionRecord) -> str:
-    """Return a text that is equal for sessions that one bundle may hold.
+    """Return a text that is equal for sessions that may be in the same bundle.
 
-    Sessions of one scenario with any rounds are equal, unless they reproduce different bundles.
+    These are sessions of one scenario, whatever its rounds, that reproduce the same bundle or none.
     """
     scenario: dict[str, Any] = dict(session.document)["scenario"]  # type: ignore[assignment]
     measure = {**scenario.get("measure", {}), "rounds": None}
@@ -182,10 +182,10 @@ def write_bundle(
     baseline: str,
     texts: Mapping[str, str],
 ) -> Manifest:
-    """Write a reproducible bundle file, verify it, and return its manifest.
+    """Write a bundle file, verify it, and return its manifest.
 
-    Sessions and results must be anonymized. `texts` are the scenario and the readable members by
-    name, and `baseline` is the name of the stack that others are compared with.
+    Sessions and results must be anonymized. `texts` has the texts of the other members by name,
+    such as the scenario's, and `baseline` is the name of the stack that others are compared with.
     """
     lines = [result.model_dump_json() for result in results]
     members = {name: text.encode() for name, text in texts.items()}
@@ -223,7 +223,7 @@ def _manifest(
 
 
 def pseudonym(salt: str) -> str:
-    """Return hex digits that identify this user on this machine, different for each salt.
+    """Return hex digits that stand for this user on this machine, others for each `salt`.
 
     They cannot be computed from names. The text is empty if there is no cache folder.
     """
@@ -236,7 +236,7 @@ def pseudonym(salt: str) -> str:
 
 
 def _own_digits() -> str:
-    """Return this user's random digits, drawn at the first call."""
+    """Return 64 random hex digits of this user, which the first call stores in the cache folder."""
     path = cache_folder() / MEASURER
     try:
         with path.open("x", encoding="utf8") as handle:

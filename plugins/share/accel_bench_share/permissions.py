@@ -1,4 +1,4 @@
-"""Permissions of a bundle's scenario, which comes from somebody else: keys, paths and hosts."""
+"""Limits of what a bundle's scenario, by somebody else, may set: which keys, paths and hosts."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ HOST_AND_PORT = re.compile(r"([^\s/@]*@)?[\w-]+((\.[\w-]+)+:\d{1,5}|\.?:\d{3,5})
 
 
 def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
-    """Return the bundle's scenario as a draft, without its launcher and trackers.
+    """Return a bundle's scenario as a draft, without its launcher and trackers.
 
-    `overridden` are the dotted keys set by the command line. Raises BundleError for a forbidden
-    key, and, unless overridden, for a path of this machine (to read or to write) and for another
-    host.
+    `overridden` are the dotted keys that the command line sets. Raises BundleError for a key that a
+    bundle may not set, and, unless the key is overridden, for a path of this machine or the address
+    of another host.
     """
     data = {key: copy.deepcopy(value) for key, value in bundle.scenario.items() if key not in OWN}
     for where, key in _keys(data):
@@ -94,7 +94,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of a part of a scenario file and a dotted key that it sets."""
+    """Yield pairs: the name of a part of a scenario file, such as a stack, and a key set in it."""
     yield from (("the scenario", key) for key in data)
     for name, stack in data.get("stacks", {}).items():
         yield from ((f"the stack {name!r}", key) for key in stack.get("set", {}))
@@ -103,7 +103,7 @@ def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
-    """Return the plan request restricted to the stacks and sweep points that the bundle ran."""
+    """Return `request`, restricted to the stacks and sweep points that the bundle has runs of."""
     experiments = [run.experiment for run in bundle.results]
     tags = {experiment.tag for experiment in experiments}
     stacks = {*(bundle.scenario.get("stacks") or {}), *request.plugins}
@@ -115,15 +115,15 @@ def request_of(bundle: Bundle, request: PlanRequest) -> PlanRequest:
 
 
 def repeats(bundle: Bundle) -> Provenance:
-    """Return the provenance that is stored with each run that reproduces a bundle."""
+    """Return the provenance to store with each run that reproduces a bundle: file and checksum."""
     return Provenance(file=PurePath(bundle.file).name, sha256=bundle.identity)
 
 
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """Yield the dotted key and the text of each string in a value of a scenario.
+    """Yield pairs: the dotted key of each text inside a value of a scenario, and the text.
 
-    `key` is the dotted key of the value, empty for the whole scenario. Names, descriptions and tags
-    at its top level are left out: they name no path and no host.
+    `key` is the dotted key of the value; it is empty for the whole scenario, of which names,
+    descriptions and tags are left out: they name no path and no host.
     """
     if isinstance(value, str):
         yield key, value
@@ -137,9 +137,9 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _key_of_use(use: Any, key: str) -> str:
-    """Return the dotted key of a plugin's entry `use` in a stack, by which `--set` changes it.
+    """Return the dotted key by which `--set` changes a plugin's entry `use` in a stack.
 
-    It is `key`, the key of the list, for all other values.
+    For a value that is no such entry, it is `key`, the dotted key of the list around it.
     """
     named = use.get("use") if isinstance(use, Mapping) else None
     if named is None or not USES.fullmatch(key):
@@ -148,7 +148,7 @@ def _key_of_use(use: Any, key: str) -> str:
 
 
 def _is_elsewhere(key: str, text: str) -> bool:
-    """Return whether the text of a dotted key contains an address that may be another machine's."""
+    """Return whether a text under a dotted key has an address that may be another machine's."""
     if text.startswith("file:"):
         return False  # It is a path, which is refused as one.
     named = bool(ADDRESSES.search(key))
@@ -156,7 +156,7 @@ def _is_elsewhere(key: str, text: str) -> bool:
 
 
 def _is_other_host(text: str, named: bool) -> bool:
-    """Return whether a text is another machine's address by its form, or if `named` by its key."""
+    """Return whether a text is another machine's address; `named`: its key is for addresses."""
     is_url = "://" in text
     looks_so = is_url or is_ip_address(text) or HOST_AND_PORT.fullmatch(text) is not None
     if is_loopback(text) or not (named or looks_so):
@@ -169,7 +169,7 @@ def _is_other_host(text: str, named: bool) -> bool:
 
 
 def _is_path(key: str, text: str) -> bool:
-    """Return whether the text of a dotted key is a path here, or was one before anonymization."""
+    """Return whether a text under a dotted key is a path here, or was one before anonymization."""
     if text.startswith(("/", "~", "./", "file:", FOLDER)) or ".." in PurePath(text).parts:
         return True
     is_word = "/" not in text and WORDS.fullmatch(_written_key(key))
@@ -177,12 +177,12 @@ def _is_path(key: str, text: str) -> bool:
 
 
 def _written_key(key: str) -> str:
-    """Return the key of the scenario's own setting that a sweep or a stack's setting changes."""
+    """Return the key that a key inside a sweep or a stack's `set` changes, such as `train.seed`."""
     return re.sub(r"^(sweep|zip|stacks\.[^.]+\.set)\.", "", key)
 
 
 def evaluated(bundle: Bundle) -> Summary:
-    """Return the summary of a bundle's runs.
+    """Return the summary of the runs of a bundle.
 
     Raises BundleError if it cannot be computed from the author's numbers, or if the scenario does
     not match the runs.
@@ -196,10 +196,10 @@ def evaluated(bundle: Bundle) -> Summary:
 
 
 def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return a sentence part: which experiment of runs a scenario does not define, and why.
+    """Return a text on the first experiment of the runs that the scenario does not define, and why.
 
-    It is about the first such experiment, or an invalid scenario; empty if all are defined. Each
-    experiment is compared in its stack, its swept values, and the scenario's written settings.
+    The text is the end of a sentence; it is empty if all are defined, and an error message if the
+    scenario is invalid. Compared are stacks, swept values and the settings in the scenario.
     """
     data = {key: copy.deepcopy(value) for key, value in scenario.items() if key not in OWN}
     experiments = {run.experiment.id: run.experiment for run in results}
@@ -218,7 +218,7 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
-    """Return the file's points with an experiment's swept values, by stack.
+    """Return by stack the points of a file that have the swept values of an experiment.
 
     The dictionary is empty if the file has no such point.
     """
@@ -229,7 +229,7 @@ def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
 
 
 def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
-    """Return whether swept values are one of the sweep points of the file."""
+    """Return whether the swept values `sweep` are those of a sweep point of the file."""
     if {*sweep} != {*file.sweep, *file.zip}:
         return False
     rows = zip(*file.zip.values(), strict=True)
@@ -240,7 +240,7 @@ def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
-    """Return a sentence part on a difference of an experiment from the scenario's point.
+    """Return the end of a sentence on how an experiment differs from the scenario's `point`.
 
     `point` is None if the scenario has no such point. The text is empty if they are equal.
     """
@@ -258,7 +258,7 @@ def _difference(point: Point | None, experiment: Experiment) -> str:
 
 
 def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iterator[str]:
-    """Yield the dotted keys in `written` whose values in `found` differ, each after `above`."""
+    """Yield the dotted keys whose values in `written` and `found` differ, prefixed by `above`."""
     for name, value in written.items():
         there = found.get(name) if isinstance(found, Mapping) else None
         if isinstance(value, Mapping) and value:
@@ -269,9 +269,9 @@ def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iter
 
 @contextlib.contextmanager
 def naming_the_bundle(file: str) -> Iterator[None]:
-    """Raise BundleError that names the bundle `file` for any other exception in the block.
+    """Turn any other exception in the block into a BundleError that names the bundle `file`.
 
-    So one broken bundle does not prevent the others from being read.
+    One broken bundle thus does not keep the others from being read.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Reproductions of stored sessions by sessions that repeat their bundles, for report pages."""
+"""Reproductions of stored sessions by sessions that repeat their bundles, shown on report pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_MACHINES = 20
 
 
 class Repetition(NamedTuple):
-    """The newest reproduction of a session on one machine."""
+    """Newest reproduction of a session on one machine."""
 
     results: Sequence[Result]
     """Runs of the reproduction."""
@@ -36,21 +36,21 @@ class Repetition(NamedTuple):
 
 
 class StackRepetition(NamedTuple):
-    """Verdict of one reproduction on a stack at a sweep point."""
+    """Verdict on a stack at a sweep point, by one reproduction."""
 
     verdict: Finding
     same_machine: bool
 
 
 class Repetitions(NamedTuple):
-    """Reproductions of the sessions of one command, the newest of each machine."""
+    """Newest reproduction, on each machine, of the sessions of one command."""
 
     found: Sequence[Repetition]
 
     def badges(
         self, results: Sequence[Result], baseline: str
     ) -> dict[tuple[str, str], tuple[str, str]]:
-        """Return a badge text and its explanation for each reproduced stack and sweep point.
+        """Return by stack and sweep point a badge's text, and a text that explains the badge.
 
         `results` are the runs of the command, and `baseline` is the name of its baseline. The
         baseline has no badge, since it has no ratio to reproduce.
@@ -72,7 +72,7 @@ class Repetitions(NamedTuple):
 
 
 def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list[Repetitions]:
-    """Return the reproductions of each command's sessions; `commands` are the runs of each."""
+    """Return the reproductions of each command; `commands` has the runs of each command."""
     query = select(SESSIONS.c.id).where(SESSIONS.c.document.contains(f'"{REPEATED}"'))
     ids = [row["id"] for row in store.fetch(query)]
     repeating = store.sessions(ids) if ids else []
@@ -80,7 +80,7 @@ def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list
 
 
 def _badge(repetitions: Sequence[StackRepetition]) -> tuple[str, str]:
-    """Return a row's badge text, and an explanation with the verdict on each machine."""
+    """Return the text of a badge, and an explanation that counts the verdicts on all machines."""
     machines = count(len(repetitions), "machine")
     counts = Counter(repetition.verdict for repetition in repetitions)
     verdicts = ", ".join(
@@ -103,7 +103,7 @@ def _of_command(
 ) -> list[Repetition]:
     """Return each machine's newest reproduction of the sessions of these runs.
 
-    `repeating` are all stored sessions that reproduce others.
+    `repeating` are all stored sessions that reproduce other sessions.
     """
     repeated = {result.session for result in results}
     own = {result.machine.host for result in results if result.machine}
@@ -118,10 +118,10 @@ def _of_command(
 def _by_machine(
     store: Store, repeating: Sequence[SessionRecord], repeated: set[str]
 ) -> dict[str, list[list[str]]]:
-    """Return by host the session ids of each reproduction of the `repeated` sessions, newest last.
+    """Return by host the reproductions of the sessions `repeated`, each as a list of session ids.
 
-    A session with `--resume` continues all earlier ones that repeat its bundle on its host. A
-    session on an unknown host counts as a machine of its own.
+    The newest is last. A session with `--resume` continues all earlier ones that repeat its bundle
+    on its host. A session on an unknown host counts as a machine of its own.
     """
     theirs = [session for session in repeating if _repeats(session, repeated)]
     hosts = _hosts(store, [session.id for session in theirs])
@@ -138,13 +138,13 @@ def _by_machine(
 
 
 def _repeats(session: SessionRecord, repeated: set[str]) -> bool:
-    """Return whether a session reproduces a bundle that contains one of the `repeated` sessions."""
+    """Return whether a session reproduces a bundle with at least one of the sessions `repeated`."""
     ids = session.document.get(REPEATED)
     return isinstance(ids, list) and not repeated.isdisjoint(map(str, ids))
 
 
 def _hosts(store: Store, sessions: Sequence[str]) -> dict[str, str]:
-    """Return the host of each session; sessions whose runs name no host are left out."""
+    """Return host names by session id, without sessions whose runs name no host."""
     of_these = RUNS.c.session.in_(sessions), RUNS.c.host.is_not(None)
     query = select(RUNS.c.session, RUNS.c.host).where(*of_these).distinct()
     return {row["session"]: row["host"] for row in store.fetch(query)}

@@ -78,7 +78,7 @@ def reproduce(options: ReproduceOptions) -> int:
 
 
 def _print_differences(bundle: Bundle, machine: Machine) -> None:
-    """Print the bundle's name, and the versions and hardware in which this machine differs."""
+    """Print the bundle's name and checksums, and how this machine differs from the bundle's."""
     made = bundle.manifest
     print_aside(plain(f"{bundle.file}: {made.scenario} of {made.started_at}"))
     print_aside(f"verified, sha256 {made.sha256}, identity {bundle.identity}")
@@ -100,7 +100,7 @@ def _print_differences(bundle: Bundle, machine: Machine) -> None:
 
 
 def _run(plan: Plan, bundle: Bundle, options: ReproduceOptions, invoked: Invocation) -> int:
-    """Run the plan, print both results side by side, and return the exit code."""
+    """Run the plan, print the bundle's and the new results side by side; return the exit code."""
     with open_results(options.results, write=True) as store:
         known = store.sessions() if options.resume else []
         before = [

@@ -1,4 +1,4 @@
-"""Comparison of a bundle's runs with their reproduction: document and tables."""
+"""Comparison of a bundle's runs with their reproduction, as a JSON document and as tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from accel_bench_share.stack_reproduction import (
 
 
 def facts(machine: Machine, plugins: Sequence[PluginVersion]) -> dict[str, JsonValue]:
-    """Return a machine's versions and hardware that affect performance, by name.
+    """Return a machine's hardware and software versions that affect performance, by name.
 
     Unknown values are left out.
     """
@@ -71,7 +71,7 @@ def plugins_of(results: Sequence[Result]) -> list[PluginVersion]:
 
 
 def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
-    """Return the versions and hardware of runs by name; None if no run has its machine stored."""
+    """Return hardware and software versions of runs by name; None if no run states its machine."""
     machine = next((run.machine for run in results if run.machine), None)
     return facts(machine, plugins_of(results)) if machine else None
 
@@ -79,16 +79,17 @@ def facts_of(results: Sequence[Result]) -> dict[str, JsonValue] | None:
 def differences(
     there: Mapping[str, JsonValue] | None, here: Mapping[str, JsonValue] | None
 ) -> tuple[Difference, ...]:
-    """Return the versions and hardware that differ; an empty tuple if either side is unknown.
+    """Return the hardware and software versions that differ; empty if `there` or `here` is None.
 
-    The arguments are their values by name. A value is null if one side lacks it.
+    `there` has the values of the bundle's machine by name, `here` this machine's. A value that only
+    one of them has is null for the other.
     """
     keys = differing_keys(there, here) if there and here else ()
     return tuple(Difference(key=key, a=a, b=b) for key, a, b in keys)
 
 
 class Reproduction(Document):
-    """The JSON document of `accel-bench reproduce`."""
+    """JSON document that `accel-bench reproduce` prints: bundle and reproduction compared."""
 
     bundle: str
     """Name of the bundle's file, as given."""
@@ -137,8 +138,8 @@ def judge_bundle(
 ) -> Reproduction:
     """Return the comparison of a bundle's runs (at least one) with their reproduction.
 
-    `file` and `sha256` are the name and the checksum of the bundle. `there` are its runs, `here` is
-    the summary of the reproduction, and `here_runs` are its runs.
+    `file` and `sha256` are the name and the checksum of the bundle, `there` its runs. `here` is the
+    summary of the reproduction, and `here_runs` are its runs.
     """
     devices = device_models(there), device_models(here_runs)
     stacks = reproduce_stacks(there, here, here_runs)
@@ -162,7 +163,7 @@ def _overall(verdicts: Sequence[Finding]) -> Finding:
 
 
 def differences_section(differences: Sequence[Difference]) -> Section:
-    """Return the section of differences between the bundle's machine and this one."""
+    """Return a report's section on differences between the bundle's machine and this machine."""
     if not differences:
         return Section(headline="versions and hardware are the bundle's.")
     headline = f"{count(len(differences), 'fact')} of versions and hardware differ here."
@@ -171,7 +172,7 @@ def differences_section(differences: Sequence[Difference]) -> Section:
 
 
 def reproduction_report(found: Reproduction) -> Report:
-    """Return a report with the verdict, and a row for each stack."""
+    """Return the report of a reproduction: its verdict, and a table row for each stack."""
     return Report(
         sections=[
             Section(
@@ -214,7 +215,7 @@ def _notes(found: Reproduction) -> list[str]:
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
-    """Return a function that reads the ratio `name` of a row; None for the baseline."""
+    """Return a function of a row: the row's field `name`, a ratio; None for the baseline's row."""
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 

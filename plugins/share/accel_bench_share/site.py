@@ -1,4 +1,4 @@
-"""Web page of a folder of bundles, with the reproductions of each."""
+"""Web page of all bundles in a folder, each with its reproductions by other bundles."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SAME_PLACE = " by its author"
 
 
 class Verified(NamedTuple):
-    """A verified bundle without its runs, which are read again for comparisons."""
+    """Verified bundle without its runs, which are read again to compare them."""
 
     path: Path
     manifest: Manifest
@@ -60,9 +60,9 @@ class Verified(NamedTuple):
 
 
 def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
-    """Write the page of all bundles below a folder; return their number and the refused files.
+    """Write a page of all bundles below a folder; return their number and the refused files.
 
-    A refused file is a pair of its name and the reason. Raises BundleError without any bundle.
+    A refused file is a pair of its name and the reason. Raises BundleError if there is no bundle.
     """
     known: dict[str, Verified] = {}
     refused: list[tuple[str, str]] = []
@@ -87,7 +87,7 @@ def write_site(folder: Path, output: Path) -> tuple[int, list[tuple[str, str]]]:
 
 
 def bundle_files(folder: Path) -> list[Path]:
-    """Return paths of possible bundle files, sorted, except in linked and hidden folders.
+    """Return the sorted paths of possible bundle files in a folder and its visible subfolders.
 
     Raises BundleError if the folder does not exist.
     """
@@ -98,9 +98,9 @@ def bundle_files(folder: Path) -> list[Path]:
 
 
 def _verified(path: Path, page: Path) -> Verified:
-    """Return a verified bundle without its runs, for the page in the file `page`.
+    """Return the bundle in a file, verified, for a page that is to be written to `page`.
 
-    Raises BundleError for a link, or an unreadable or changed bundle.
+    Raises BundleError for a link, and for an unreadable or changed bundle.
     """
     if path.is_symlink() or not path.is_file():
         raise BundleError("it is a link or no plain file")
@@ -122,10 +122,10 @@ def _verified(path: Path, page: Path) -> Verified:
 def _with_repetitions(
     one: Verified, found: Mapping[str, Verified], refused: list[tuple[str, str]]
 ) -> ShownBundle:
-    """Return the page's entry of a bundle, with the verdicts of its reproductions.
+    """Return the bundle `one` as shown on the page, with the verdicts of its reproductions.
 
-    `found` are all bundles by identity. Each user and machine counts once per stack, by the newest
-    reproduction. Bundles that cannot be compared are added to `refused` with the reason.
+    `found` are all bundles by identity. For a stack, each user and machine counts once, by the
+    newest reproduction. Bundles that cannot be compared are added to `refused` with the reason.
     """
     repeated = found.get(one.manifest.repeats)
     repeats = repeated.shown.file if repeated else one.shown.repeats
@@ -147,7 +147,10 @@ def _with_repetitions(
 
 
 def _repetitions(one: Verified, bundles: Iterable[Verified]) -> Iterator[Verified]:
-    """Yield the bundles that reproduce a bundle, the oldest first, without copies of sessions."""
+    """Yield the bundles that reproduce the bundle `one`, the oldest first, without copies.
+
+    A copy has sessions of `one` or of a bundle yielded before.
+    """
     others = [other for other in bundles if other.manifest.repeats == one.shown.identity]
     seen = {*one.manifest.sessions}
     for other in sorted(others, key=lambda two: (two.manifest.started_at, two.shown.file)):
@@ -167,13 +170,13 @@ def _judged(one: Verified, other: Verified) -> tuple[StackReproduction, ...]:
 
 
 def _model(run: Result) -> str:
-    """Return the model's id, with its loading plugin unless that is the default."""
+    """Return the id of a run's model, with the plugin that loads it unless that is the default."""
     model = run.experiment.scenario.model
     return model.id if model.use == slot_defaults().slots["model"] else f"{model.id} ({model.use})"
 
 
 def _versions(results: Sequence[Result]) -> list[str]:
-    """Return texts of the runs' libraries and plugins with their versions."""
+    """Return texts with name and version, one for each library and plugin of the runs."""
     machine = next((run.machine for run in reversed(results) if run.machine), None)
     libraries = machine.versions if machine else {}
     known = [f"{name} {libraries[name]}" for name in VERSIONS if name in libraries]
@@ -194,7 +197,7 @@ Repetitions = Mapping[tuple[str, str], Counter[str]]
 
 @dataclass(frozen=True)
 class ShownBundle:
-    """A verified bundle, as shown on the page."""
+    """Bundle with the values that the page shows of it."""
 
     file: str
     """Path of the file relative to the page, with `/`."""
@@ -222,7 +225,7 @@ class ShownBundle:
 def render_site(
     title: str, bundles: Sequence[ShownBundle], refused: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the HTML page of bundles; `refused` are pairs of a file's name and the reason."""
+    """Return the HTML page of bundles; `refused` has pairs: a refused file's name, the reason."""
     environment = html_environment(FOLDER, plain)
     rows = [_row(bundle, row) for bundle in bundles for row in bundle.summary.experiments]
     return environment.get_template("site.html").render(
@@ -239,7 +242,7 @@ def render_site(
 
 
 def _answer(bundles: Sequence[ShownBundle], refused: Sequence[object]) -> str:
-    """Return sentences on the faster stacks and on the contents of the folder."""
+    """Return the page's first sentences: on faster stacks, and on the number of bundles."""
     verdicts: Counter[str] = Counter()
     for bundle in bundles:
         for counts in bundle.repetitions.values():
@@ -276,7 +279,7 @@ def _faster(bundles: Sequence[ShownBundle]) -> str:
 
 
 def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
-    """Return the table cells of one experiment by name; without speed and ratio if it failed."""
+    """Return an experiment's table cells by column name; without speed and ratio if it failed."""
     verdict, tone, reason = _verdict(bundle.summary, row)
     usable = row.status.completed and not row.failed_audit
     compared = row.stack != bundle.summary.baseline
@@ -310,7 +313,7 @@ def _row(bundle: ShownBundle, row: ExperimentSummary) -> dict[str, Any]:
 
 
 def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
-    """Return the verdict of a row, its colour class, and its reason."""
+    """Return an experiment's verdict, the CSS class of its colour, and its reason."""
     if not row.status.completed:
         return row.status.value, TONES[row.status.value], "; ".join(row.reasons)
     if row.failed_audit:
@@ -322,7 +325,7 @@ def _verdict(summary: Summary, row: ExperimentSummary) -> tuple[str, str, str]:
 
 
 def _repeated(verdicts: Counter[str]) -> str:
-    """Return text such as `3 times: 2 reproduced, 1 inconclusive`."""
+    """Return a text on a stack's reproductions: `3 times: 2 reproduced, 1 inconclusive`."""
     total = sum(verdicts.values())
     if not total:
         return "never"
@@ -331,7 +334,7 @@ def _repeated(verdicts: Counter[str]) -> str:
 
 
 def _words(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    """Return the sorted values of the column `name`, from which readers can filter."""
+    """Return the sorted values in the column `name`, by which readers of the page can filter."""
     if name == "version":
         return sorted({version for row in rows for version in row["versions"]})
     return sorted({str(row[name]) for row in rows})

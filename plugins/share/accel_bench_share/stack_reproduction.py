@@ -1,4 +1,4 @@
-"""Comparison of a bundle's stacks with their reproduction: verdict, changes, other work."""
+"""Comparison of each stack of a bundle with its reproduction: verdict, changes, other settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NOT_WORK = {"name", "description", "launcher", "measure", "metrics", "resources"
 
 
 class StackReproduction(Frozen):
-    """Comparison of a stack at a sweep point: `there` is the bundle, `here` its reproduction."""
+    """Comparison of a stack at a sweep point: `there` in the bundle, `here` in its reproduction."""
 
     stack: str
     """Name of the stack."""
@@ -108,7 +108,7 @@ def reproduce_stacks(
 
 
 def summarize_results(results: Sequence[Result], baseline: str) -> Summary:
-    """Return the summary of stored runs of one scenario; experiments without a run are left out."""
+    """Return the summary of one scenario's stored runs; experiments without a run are left out."""
     planned = {(run.experiment.id, run.experiment.stack.name): run.experiment for run in results}
     points = list(dict.fromkeys(experiment.point for experiment in planned.values()))
     rows = sorted(
@@ -131,10 +131,10 @@ def _compare(
     runs: tuple[Sequence[Result], Sequence[Result]],
     same_device: bool,
 ) -> StackReproduction:
-    """Return the comparison of one stack in the bundle with its reproduction.
+    """Return the comparison of a stack's summary in the bundle with that in the reproduction.
 
-    `runs` are all runs of the bundle and of the reproduction. Without `same_device` the speeds are
-    not compared.
+    `runs` is a pair: all runs of the bundle, all of the reproduction. Without `same_device` the
+    speeds are not compared.
     """
     is_baseline = there.stack == baseline
     change, speed = _changes(there, runs, baseline)
@@ -165,9 +165,10 @@ def _compare(
 def _changes(
     row: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> tuple[Interval | None, Interval | None]:
-    """Return the changes of a stack's ratio and speed from the bundle to the reproduction.
+    """Return the changes of a stack's ratio and of its speed from the bundle to the reproduction.
 
-    `runs` are all runs of both. A change is None if a side was not measured.
+    `runs` is a pair: all runs of the bundle, all of the reproduction. A change is None if one of
+    the two lacks the value.
     """
     own = [_usable(results, row, row.stack) for results in runs]
     base = [_usable(results, row, baseline) for results in runs]
@@ -184,10 +185,10 @@ def _changes(
 def _other_work(
     there: ExperimentSummary, runs: tuple[Sequence[Result], Sequence[Result]], baseline: str
 ) -> str:
-    """Return text on the settings in which the reproduction differs from the bundle.
+    """Return a text on settings of a stack or its baseline that the reproduction has changed.
 
-    It is empty if they are equal. Both the stack and its baseline are compared. Devices are
-    ignored, and so are paths, which a bundle does not contain.
+    It is empty if there are none. Devices are ignored, and so are paths, which a bundle does not
+    contain.
     """
     changed: dict[str, tuple[Any, Any]] = {}
     for stack in (there.stack, baseline):
@@ -199,19 +200,19 @@ def _other_work(
 
 
 def _work(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment's plugins, and its scenario without the sections in `NOT_WORK`."""
+    """Return the settings that must be equal in a reproduction: of the scenario and of plugins."""
     work = experiment.scenario.model_dump(mode="json", exclude=NOT_WORK)
     return {**work, "uses": {use.use: use.options for use in experiment.stack.uses}}
 
 
 def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> list[Result]:
-    """Return the runs of a stack at the sweep point of `row`."""
+    """Return those of `results` that are runs of a stack, at the sweep point of `row`."""
     own = (run for run in results if run.experiment.stack.name == stack)
     return [run for run in own if run.experiment.sweep == row.sweep]
 
 
 def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> ExperimentRuns | None:
-    """Return the runs of a stack at the row's sweep point; None if they are unusable."""
+    """Return the runs of a stack at the sweep point of `row`; None if there are no usable ones."""
     own = _of_row(results, row, stack)
     if not own:
         return None
@@ -222,9 +223,9 @@ def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> Ex
 def _judge(
     there: ExperimentSummary, here: ExperimentSummary | None, change: Interval | None
 ) -> tuple[Finding, str]:
-    """Return the verdict on a stack's reproduction, with the reason.
+    """Return the verdict on a stack's reproduction, and the reason for it.
 
-    `change` is the ratio here divided by the bundle's.
+    `change` is the reproduction's ratio divided by the bundle's ratio.
     """
     if there.ratio is None:
         return "inconclusive", "the bundle has no ratio of it"
@@ -247,9 +248,9 @@ def _judge(
 def _judge_ratio(
     there: ExperimentSummary, ratio: Interval, change: Interval
 ) -> tuple[Finding, str]:
-    """Return the verdict on whether two ratios are equal or alike in direction, and its reason.
+    """Return whether the ratio was reproduced, within the margin or in direction, and the reason.
 
-    `ratio` is the reproduction's, and `change` is it divided by the bundle's.
+    `ratio` is the reproduction's ratio, and `change` is this ratio divided by the bundle's ratio.
     """
     if change.low is None or change.high is None or ratio.low is None or ratio.high is None:
         return "inconclusive", "one round has no interval; --rounds 5 measures more"
@@ -273,5 +274,5 @@ def _distance(change: Interval) -> str:
 
 
 def row_key(stack: str, sweep: Mapping[str, JsonValue]) -> tuple[str, str]:
-    """Return a key that identifies a stack at a sweep point."""
+    """Return a pair that identifies a stack at a sweep point: its name and the swept values."""
     return stack, canonical_json(dict(sweep))

@@ -1,1 +1,1 @@
-"""Tracing of a training model's workload: its matrix products and attentions, hence its FLOPs."""
+"""Tracing of a training model's workload: its matrix products and attentions, to count FLOPs."""

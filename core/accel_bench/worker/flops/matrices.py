@@ -1,4 +1,4 @@
-"""Weight matrices of modules, whether plain, quantized, of experts or of LoRA."""
+"""Weight matrices of a model's modules: of plain and quantized layers, of experts, of LoRA."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from accel_bench.worker.verify.kernels import experts_implementation
 
 
 class UnknownPartError(Exception):
-    """Error for a model that has a module with unknown matrix products, hence no workload."""
+    """Error for a module whose matrix products are unknown; its model then has no workload."""
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Properties of a model that its weights do not show."""
+    """Properties of a model that are read from its configuration, not from its weights."""
 
     dtype: str
     """Dtype of matmuls with quantized weights."""
@@ -31,9 +31,9 @@ class ModelFacts:
 
 
 class WeightMatrix(Matmul):
-    """Product with a weight matrix, or with one kind of a layer's experts.
+    """Matrix product with a weight, or with the same weight of all experts of a layer.
 
-    `name` is the whole path of the module, without adapters' names; `dtype` is the weights' dtype.
+    `name` is the full path of the module, without adapters' names; `dtype` is the weights' dtype.
     """
 
     after: tuple[str, ...] = ()
@@ -48,7 +48,7 @@ class WeightMatrix(Matmul):
 
 @dataclass(frozen=True)
 class WeightedModule:
-    """Module that computes with weights of its own, adapters included."""
+    """Module with weights of its own (its adapters' included), with its path and its matrices."""
 
     path: str
     module: nn.Module
@@ -62,7 +62,7 @@ class WeightedModule:
 
 
 def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
-    """Yield the modules with weights inside a module called `path`. May raise UnknownPartError."""
+    """Yield the modules with weights inside a module at `path`. May raise UnknownPartError."""
     for name, listed in module.named_children():
         place, child = f"{path}.{name}" if path else name, _in_use(listed)
         matrices = matrices_of(child, place, facts)
@@ -75,7 +75,7 @@ def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[Weight
 
 
 def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix] | None:
-    """Return the matrices of a module without submodules; None if it has no weights of its own."""
+    """Return the weight matrices of a module at `path` by itself; None if it has no weights."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
     if _sizes(module) is not None:
@@ -100,7 +100,7 @@ def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightM
 
 
 def _in_use(module: nn.Module) -> nn.Module:
-    """Return the trained copy of a module that PEFT keeps twice, else the module itself."""
+    """Return the trained one of a module's two copies in PEFT, else the module itself."""
     copies = getattr(module, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
         return next(iter(copies.values()))
@@ -108,7 +108,7 @@ def _in_use(module: nn.Module) -> nn.Module:
 
 
 def _sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Return rows and columns of a linear module, plain, quantized or transposed; else None."""
+    """Return rows and columns of a linear module's weight; None for another module."""
     for rows, columns in (("out_features", "in_features"), ("nf", "nx")):
         sizes = getattr(module, rows, None), getattr(module, columns, None)
         if isinstance(sizes[0], int) and isinstance(sizes[1], int):
@@ -117,7 +117,7 @@ def _sizes(module: nn.Module) -> tuple[int, int] | None:
 
 
 def packed_sizes(module: nn.Module) -> tuple[int, int] | None:
-    """Return rows and columns of a linear module with packed weights; None for another module."""
+    """Return rows and columns of a linear module whose weight is packed; None for other modules."""
     sizes = _sizes(module)
     outer = hasattr(module, "base_layer") or next(module.children(), None) is not None
     return None if sizes is None or outer or _is_whole(module, sizes) else sizes
@@ -150,7 +150,7 @@ def _linear(module: nn.Module, path: str, facts: ModelFacts) -> WeightMatrix:
 def _experts(
     module: nn.Module, tensors: dict[str, Any], path: str, facts: ModelFacts
 ) -> list[WeightMatrix]:
-    """Return the matrices of experts stored as tensors (experts, rows, columns), or transposed."""
+    """Return the matrices of experts in tensors of shape (expert, row, column), or transposed."""
     if facts.experts_per_token is None:
         raise UnknownPartError(
             f"{path} ({type(module).__name__}): it is not known how many experts a token uses"
@@ -178,7 +178,7 @@ def _experts(
 
 
 def _adapted(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix]:
-    """Return the matrices of a module under LoRA: its base and the active adapters'."""
+    """Return the matrices of a module under LoRA: those of its base and of its active adapters."""
     base: Any = module.base_layer
     matrices = matrices_of(base, path, facts)
     pairs: list[Any] = [getattr(module, f"lora_{letter}", None) for letter in "AB"]

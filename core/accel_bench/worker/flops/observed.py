@@ -1,9 +1,9 @@
 """Matrix products observed in one forward pass: the workload of models other than decoders.
 
-Each torch call that multiplies matrices is observed with the shapes of its operands, and with the
-operands that need a gradient, which give the FLOPs of its backward pass. Masked attention scores
-are counted, except in calls with `is_causal`. The workload is unknown if an unobserved call
-multiplies a weight.
+For each torch call that multiplies matrices the shapes of its operands are recorded, and which
+operands need a gradient: they give the FLOPs of its backward pass. Masked attention scores are
+counted, except in calls with `is_causal`. The workload is unknown if a weight is multiplied in a
+call that cannot be observed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ UNCOUNTED = frozenset(
 
 
 def observe_workload(run: Run, batch: Batch) -> Workload:
-    """Return the workload of one micro-batch, per element (token) that `Batch.tokens` counts.
+    """Return the workload of one micro-batch, per input element, as `Batch.tokens` counts them.
 
     Runs one forward pass with the task's loss, uncompiled, and restores random numbers and buffers.
     Raises UnknownPartError if a product is unknown.
@@ -86,10 +86,10 @@ def observe_workload(run: Run, batch: Batch) -> Workload:
 
 
 class Products(TorchFunctionMode):
-    """Collector of the matrix products of all torch calls within a block, per input element.
+    """Collector of the matrix products of all torch calls within a block.
 
-    Every module of the model has a hook within the block, so that plugins whose functions fuse
-    several modules leave them unfused. Inside a fused function it is not visible which operands
+    Within the block every module of the model has a hook, since plugins whose kernels fuse several
+    modules then leave them unfused. Inside a fused kernel it would not be visible which operands
     need a gradient.
     """
 
@@ -121,7 +121,7 @@ class Products(TorchFunctionMode):
         }
 
     def __enter__(self) -> Any:
-        """Start collecting products, and noting which modules are called."""
+        """Begin to collect matrix products, and to note which modules are called."""
         self._handles = [
             register_module_forward_pre_hook(self._see_call),
             register_module_forward_hook(self._see_return),
@@ -130,13 +130,13 @@ class Products(TorchFunctionMode):
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        """Stop collecting."""
+        """End collecting."""
         for handle in self._handles:
             handle.remove()
         super().__exit__(*error)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the function, and collect its matrix products, if any."""
+        """Call the function, and record the matrix product in it, if any."""
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if self._packed is not None:
@@ -156,13 +156,13 @@ class Products(TorchFunctionMode):
             self._add("linear", sizes, inputs[0].numel() / sizes[1], (inputs[0], None))
 
     def _see_return(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Record a called module's parameters, and the end of a layer with packed weights."""
+        """Record the parameters of a called module, and the end of a layer with packed weights."""
         own = module.named_parameters(recurse=False)
         self._called[id(module)] = {name: id(parameter) for name, parameter in own}
         self._packed = None if module is self._packed else self._packed
 
     def check(self, model: nn.Module) -> None:
-        """Raise UnknownPartError if a call, or a weight of a called module, was not observed."""
+        """Raise UnknownPartError if a product, or a weight of a called module, was not counted."""
         if self._problem:
             raise UnknownPartError(self._problem)
         for path, module in model.named_modules():
@@ -178,9 +178,9 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield each different product once, with its number per input element as `share`.
+        """Yield each different matrix product once; `share` is its number per input element.
 
-        `recomputed` is stored in each: whether the backward pass computes it again.
+        `recomputed` is stored in each product: whether the backward pass computes it again.
         """
         for matmul, share in self._found.items():
             yield matmul.model_copy(update={"share": share, "recomputed": recomputed})
@@ -199,7 +199,7 @@ class Products(TorchFunctionMode):
         self._add("convolution", sizes, found.numel() / rows, (inputs, weight))
 
     def _multiply(self, a: Any, b: Any, **_: Any) -> None:
-        """Add a product of two matrices, or of batches of matrices."""
+        """Add the product of two matrices `a` and `b`, or of two batches of matrices."""
         columns = a.shape[-1]
         rows = b.shape[-1] if b.dim() > 1 else 1
         batches = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -209,7 +209,7 @@ class Products(TorchFunctionMode):
         self._add("matmul", (rows, columns), count, (a, b))
 
     def _einsum(self, equation: Any, *operands: Any) -> None:
-        """Add an einsum of two operands; for more operands the order of products is unknown."""
+        """Add an einsum of two operands; for more, the order of the products is unknown."""
         tensors = operands[0] if isinstance(operands[0], list | tuple) else operands
         if len(tensors) != 2 or not isinstance(equation, str) or "..." in equation:
             self._problem = self._problem or "torch.einsum is not counted"
@@ -223,7 +223,7 @@ class Products(TorchFunctionMode):
         self._add("einsum", (1, 1), prod(sizes.values()), tensors)
 
     def _attention(self, query: Any, key: Any, value: Any, *given: Any, **named: Any) -> None:
-        """Add the two products of attention: of queries and keys, and of scores and values."""
+        """Add the two products of attention: queries with keys, and scores with values."""
         is_causal = named.get("is_causal", given[2] if len(given) > 2 else False)
         length, size = key.shape[-2], query.shape[-1]
         count = query.numel() / size
@@ -239,7 +239,7 @@ class Products(TorchFunctionMode):
         operands: Sequence[Any],
         hidden: float = 0.0,
     ) -> None:
-        """Add a product of `count` rows with a `sizes` matrix; `hidden` is the masked fraction."""
+        """Add a product of `count` rows with a matrix of `sizes`; `hidden` is a masked fraction."""
         *inputs, weight = operands
         known = any(isinstance(operand, nn.Parameter) for operand in operands)
         matmul = Matmul(
@@ -261,16 +261,16 @@ class Products(TorchFunctionMode):
 
 
 def _see_nothing(module: nn.Module, inputs: Any) -> None:
-    """Do nothing: the hook alone keeps its module from being fused with others."""
+    """Do nothing: this hook only keeps its module from being fused with other modules."""
 
 
 def _needs_gradient(tensor: Any) -> bool:
-    """Return whether an operand needs a gradient; None is the operand for packed weights."""
+    """Return whether an operand needs a gradient; None stands for packed weights without one."""
     return tensor is not None and bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 
 def _dtype(inputs: Any) -> str:
-    """Return the name of the dtype in which a call multiplies operands, under autocast too."""
+    """Return the name of the dtype in which `inputs` are multiplied: their own, or autocast's."""
     kind = inputs.device.type
     if torch.is_autocast_enabled(kind):
         return dtype_name(torch.get_autocast_dtype(kind))
@@ -279,7 +279,7 @@ def _dtype(inputs: Any) -> str:
 
 @contextlib.contextmanager
 def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restore the model's buffers after the block, such as the statistics of batch norms."""
+    """Restore the model's buffers after the block, such as the averages of batch norms."""
     kept = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield

@@ -1,4 +1,4 @@
-"""FLOPs and bytes of one torch operation."""
+"""FLOPs of one torch operation, and bytes of its tensors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
-    """Return whether an operation on tensors `used` that made `made` moves no data, like a view."""
+    """Return whether an operation moves no data, like a view, from tensors `used` to `made`."""
     if "empty" in func.overloadpacket.__name__ or not (made or func._schema.is_mutable):
         return True
     before = {id(tensor.untyped_storage()) for tensor in used}
@@ -21,12 +21,12 @@ def moves_nothing(func: Any, used: list[torch.Tensor], made: list[torch.Tensor])
 
 
 def content_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of a tensor's elements, at most the bytes of its storage."""
+    """Return the bytes of a tensor's elements, or of its storage if that is smaller."""
     return cast(int, min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
 def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Return the FLOPs of a call of operation `packet`; 0 but for matmuls and attention."""
+    """Return the FLOPs of a call of the operation `packet`; 0 unless matmul or attention."""
     if packet is aten._grouped_mm:
         return 2 * args[0].shape[-2] * args[0].shape[-1] * args[1].shape[-1]
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
@@ -38,5 +38,5 @@ def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _attention_flops(query: torch.Tensor, value: torch.Tensor, products: int) -> int:
-    """Return the FLOPs of causal attention: half of each of `products` full matrix products."""
+    """Return the FLOPs of causal attention: half of those of its `products` matrix products."""
     return products * prod(query.shape) * value.shape[-2]

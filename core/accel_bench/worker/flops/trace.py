@@ -1,8 +1,8 @@
-"""The workload of a decoder that trains, read from its modules.
+"""Workload of a decoder in training, derived from its modules.
 
-A module's input needs a gradient if a module before it, in the order of computation, trains. Names
-in common decoder layers tell the order; a module of another name computes where it is defined.
-A model with other products, such as a convolution, has no workload.
+A module's input needs a gradient if a module computed before it trains. In decoder layers the names
+of the modules give their order; a module of an unknown name follows the one defined before it. A
+model with other products, such as a convolution, has no workload.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ EXPERTS_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk")
 
 
 def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
-    """Return the workload of the run's model, or as a plugin declares it if a part is unknown.
+    """Return the workload of the run's model, or the one that a plugin declares for unknown parts.
 
-    Returns None, with the reason in `run.workload_reason`, if both are unknown. Decoder layers have
-    causal self-attention; the products of other models are observed on `batch`. A compiled model
-    has the workload of its uncompiled form.
+    Returns None, with the reason in `run.workload_reason`, if no plugin declares one. Decoder
+    layers have causal self-attention; the products of other models are observed on `batch`. A
+    compiled model has the workload of its uncompiled form.
     """
     try:
         if is_decoder(run):
@@ -86,8 +86,8 @@ def read_workload(run: Run, batch: Batch | None = None) -> Workload | None:
 
 
 def is_decoder(run: Run) -> bool:
-    """Return whether a model is a decoder of text that computes its loss itself, so that its
-    modules determine all products of a step."""
+    """Return whether the model is a text decoder that computes its loss itself: its modules then
+    tell all matrix products of a step."""
     config = getattr(run.unwrapped_model, "config", None)
     causal = run.task is None or run.task.model_class == MODEL_CLASS
     own = run.loss is None or run.loss is own_loss
@@ -95,7 +95,7 @@ def is_decoder(run: Run) -> bool:
 
 
 def _observed(run: Run, batch: Batch | None) -> Workload:
-    """Return the workload observed on a batch. Raises UnknownPartError for any error."""
+    """Return the workload observed in a pass on `batch`. Raises UnknownPartError for any error."""
     from accel_bench.worker.flops.observed import observe_workload
 
     if batch is None:
@@ -134,7 +134,7 @@ class _Reader:
         """True if a module read so far trains, so that the next module's input needs a gradient."""
 
     def workload(self) -> Workload:
-        """Return the workload of the whole model."""
+        """Return the workload of the whole decoder."""
         path, layers = decoder_blocks(self._model)
         outside = [
             part
@@ -152,7 +152,7 @@ class _Reader:
         return Workload(matmuls=tuple(matmuls), attentions=tuple(_merge(self._attentions)))
 
     def _read_outside(self, parts: Iterable[WeightedModule]) -> None:
-        """Collect products of the modules before or after the decoder layers."""
+        """Add the products of modules that are outside the decoder layers."""
         for part in parts:
             for matrix in part.matrices:
                 name = matrix.name.removeprefix(part.path)
@@ -162,7 +162,7 @@ class _Reader:
             self._gradient |= part.trains
 
     def _read_layer(self, number: int, layer: nn.Module) -> None:
-        """Collect products of one decoder layer, stage by stage."""
+        """Add the products and the attention of decoder layer `number`, in the order of STAGES."""
         parts = _in_order(parts_of(layer, "layers", self._facts))
         fractions = _expert_fractions(parts, self._facts)
         parallel, first = _is_parallel(self._config, parts), len(self._matmuls)
@@ -188,13 +188,13 @@ class _Reader:
         self._attentions.append(self._attention(number, parts, needs, attention))
 
     def _left_out(self, parts: Sequence[WeightedModule]) -> int:
-        """Return the number of a layer's last matrices that checkpointing does not recompute."""
+        """Return how many of a layer's last matrix products checkpointing does not recompute."""
         if vars(parts[-1].parent).get(RECOMPUTES_LAST_MATMUL) is False:
             return len(parts[-1].matrices)
         return int(_stops_early(parts, self._recomputes_last))
 
     def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
-        """Add a matrix's product; `gradient` is true if a module before it trains."""
+        """Add the product of a matrix of `part`; `gradient`: whether a module before it trains."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         fields = {
             "name": NUMBER.sub("", matrix.name),
@@ -210,7 +210,7 @@ class _Reader:
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """Return a layer's attention; `needs` tells by module if its output needs a gradient."""
+        """Return a layer's attention; `needs` has by module whether its output needs a gradient."""
         modules = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
         output = next((modules[name] for name in OUTPUTS if name in modules), None)
@@ -234,7 +234,7 @@ class _Reader:
 
 
 def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModule]]:
-    """Return pairs (stage, module) by stage; unknown names follow the module before them."""
+    """Return pairs (index in STAGES, module) in order; an unknown name follows its predecessor."""
     placed: list[tuple[float, WeightedModule]] = []
     place = -1.0
     for part in parts:
@@ -246,7 +246,7 @@ def _in_order(parts: Iterable[WeightedModule]) -> list[tuple[float, WeightedModu
 
 
 def _leaf(path: str) -> str:
-    """Return the last part of a path; for `c_proj` with the part before it, `attn` or `mlp`."""
+    """Return the last part of a module's path; `attn.c_proj` or `mlp.c_proj` for `c_proj`."""
     parents, _, leaf = path.removesuffix(".modules_to_save").rpartition(".")
     if leaf != "c_proj":
         return leaf
@@ -256,7 +256,7 @@ def _leaf(path: str) -> str:
 def _follows_training(
     place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
 ) -> bool:
-    """Return whether a trained module feeds stage `place`; attention feeds no `parallel` MLP."""
+    """Return whether a trained module feeds stage `place`; attention feeds no MLP if `parallel`."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -266,7 +266,7 @@ def _follows_training(
 
 
 def _is_parallel(config: Any, parts: Sequence[tuple[float, WeightedModule]]) -> bool:
-    """Return whether MLP and attention share an input: so configured, or without an MLP norm."""
+    """Return whether MLP and attention share an input, by `config` or for lack of an MLP norm."""
     if getattr(config, "use_parallel_residual", False):
         return True
     return any(place == 0 for place, _ in parts) and not any(
@@ -275,13 +275,13 @@ def _is_parallel(config: Any, parts: Sequence[tuple[float, WeightedModule]]) -> 
 
 
 def _is_before(part: WeightedModule) -> bool:
-    """Return whether a module outside the layers computes before them, as embeddings do."""
+    """Return whether a module outside the layers is computed before them, as an embedding is."""
     leaf = part.path.rpartition(".")[2]
     return isinstance(part.module, nn.Embedding) or "embed" in leaf or leaf == "project_in"
 
 
 def expert_list(path: str) -> str:
-    """Return the path of the list of experts around a module; empty if it is in no expert."""
+    """Return the path of the list of experts that a module is in; empty if it is in none."""
     match = EXPERT.match(f"{path}.")
     return match["list"] if match else ""
 
@@ -289,7 +289,7 @@ def expert_list(path: str) -> str:
 def _expert_fractions(
     parts: Sequence[tuple[float, WeightedModule]], facts: ModelFacts
 ) -> dict[str, float]:
-    """Return the fraction of tokens that one expert gets, by the path of its list of experts."""
+    """Return the fraction of tokens that each expert of a list gets, by the path of the list."""
     matches = filter(None, (EXPERT.match(f"{part.path}.") for _, part in parts))
     experts = Counter(name for name, _ in {(match["list"], match["number"]) for match in matches})
     if experts and facts.experts_per_token is None:
@@ -298,7 +298,7 @@ def _expert_fractions(
 
 
 def _window(config: Any, number: int) -> int | None:
-    """Return the width of a layer's attention window in tokens; None for full attention."""
+    """Return the width in tokens of layer `number`'s attention window; None for full attention."""
     kinds = getattr(config, "layer_types", None)
     kind = kinds[number] if kinds else "sliding_attention"
     if kind not in ("full_attention", "sliding_attention"):
@@ -308,14 +308,14 @@ def _window(config: Any, number: int) -> int | None:
 
 
 def is_recomputed(layer: nn.Module) -> bool:
-    """Return whether a layer recomputes activations, all or some, by transformers' switch."""
+    """Return whether a layer recomputes some activations, as transformers' switch tells it to."""
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
 def _recomputed(
     layer: nn.Module, parts: Sequence[tuple[float, WeightedModule]]
 ) -> tuple[bool | None, bool | None]:
-    """Return whether a layer recomputes its matmuls, and whether its attention; None if unknown."""
+    """Return whether a layer recomputes its matmuls, and whether its attention (None: unknown)."""
     if not is_recomputed(layer):
         return False, False
     function = getattr(layer, "_gradient_checkpointing_func", None)
@@ -327,10 +327,10 @@ def _recomputed(
 
 
 def last_matmul(model: nn.Module) -> nn.Module | None:
-    """Return the module of a decoder layer's last matmul, if it is a plain linear.
+    """Return the module of the last matmul in a decoder layer, if that is one linear layer.
 
-    The layer is the last recomputed layer, or else the last layer. Returns None for a module with
-    an adapter, and for a model of unknown structure.
+    It is in the last recomputed layer, or else in the last layer. Returns None for a module with an
+    adapter, and for a model of unknown structure.
     """
     _, layers = decoder_blocks(model)
     layers = [layer for layer in layers if is_recomputed(layer)] or layers
@@ -343,16 +343,16 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Return whether compiled code checkpoints the whole layer, as before transformers 5.23."""
+    """Return whether compiled code includes a layer's checkpointing: before transformers 5.23."""
     compiled = getattr(layer, "_compiled_call_impl", None) is not None
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
 
 def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
-    """Return whether activation checkpointing does not recompute a layer's last matrix.
+    """Return whether activation checkpointing does not recompute a layer's last matrix product.
 
-    `recomputes` decides if it was observed. If not: checkpointing stops as soon as all saved
-    tensors exist again, and a linear saves its input before it starts. The last matrix is therefore
+    `recomputes` is the observed answer, or None. Without it: checkpointing stops as soon as all
+    saved tensors exist again, and a linear saves its input before it starts. So the last product is
     recomputed only if its output is saved, as by dropout, a norm, or the weighting of experts.
     """
     last = parts[-1]
@@ -367,7 +367,7 @@ def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bo
 
 
 def _merge(kinds: Sequence[Any]) -> Iterator[Any]:
-    """Yield each different product or attention once, with its count, in the original order."""
+    """Yield each different product or attention once, in the first one's place, with its count."""
     counts: Counter[Any] = Counter()
     for kind in kinds:
         counts[kind.model_copy(update={"count": 1})] += kind.count

@@ -1,1 +1,1 @@
-"""Verification: the effective configuration is read back and compared with the scenario."""
+"""Verification: the effective configuration is read back, and compared with the scenario."""

@@ -1,8 +1,8 @@
-"""Check, in two steps, that a batch's token counts are the tokens on which the model trains.
+"""Check in two steps that the token counts of batches are the tokens on which the model trains.
 
-The counts of `Batch` are the data plugin's own, and every speed depends on them. They are compared
-with the batches' tensors, with the labels that the model is given, and with the inputs of its
-embedding and output projection, in the first warm-up step and in a step after the measured window.
+The data plugin states the counts of a `Batch`, and every speed depends on them. They are compared
+with the batch's tensors, with the labels that the model gets, and with the inputs of its embedding
+and output projection, in the first warm-up step and in a step after the measured window.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LABELS = ("labels", "shift_labels")
 
 
 class CountedTokens(Watch):
-    """Check of a run's token counts against its tensors at the end of a step.
+    """Check of the token counts of a step's batches against the tensors that the model gets.
 
     Recomputation in the backward pass is not counted twice. A compiled region is not watched: a
     hook in it would be compiled, and its removal would compile again.
@@ -49,7 +49,7 @@ class CountedTokens(Watch):
         self.watch()
 
     def watch(self) -> None:
-        """Register the hooks for the next step."""
+        """Register hooks on the model, its embedding and its output projection for a step."""
         run, model = self._run, self._run.unwrapped_model
         watched = (
             (_part(model, "get_input_embeddings") or _only_embedding(model), self._see_ids),
@@ -63,17 +63,17 @@ class CountedTokens(Watch):
         ]
 
     def at_first_lap(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return `lap`, which ends a step, wrapped so that its first call runs the check."""
+        """Return a function that runs `lap`, which ends a step; its first call runs `check` too."""
         return at_first_lap(lap, self.check)
 
     def check(self, batches: Sequence[Batch]) -> None:
-        """Raise InvalidRunError for counts that differ from the tensors, or the model's inputs."""
+        """Raise InvalidRunError if token counts differ from the tensors or the model's inputs."""
         self.first_batch = batches[0] if batches else None
         if reasons := self.reasons(batches):
             raise InvalidRunError([f"step 0 {reason}" for reason in reasons])
 
     def reasons(self, batches: Sequence[Batch]) -> list[str]:
-        """Return texts on differences of a step's counts from its tensors or the model's inputs."""
+        """Return a text for each count that differs from the tensors or from the model's inputs."""
         self.remove()
         reasons = [
             *self._against_tensors(batches, "its batches hold", Held._fields),
@@ -101,9 +101,9 @@ class CountedTokens(Watch):
             self._given.append(tensors)
 
     def _as_given(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Return the batches with the labels that the model was given.
+        """Return the batches, with their labels replaced by those that the model got.
 
-        The list is empty for another number of calls than batches, or for calls without labels.
+        The list is empty if the model was called without labels, or not once for each batch.
         """
         if len(self._given) != len(batches) or not all(self._given):
             return []
@@ -113,11 +113,11 @@ class CountedTokens(Watch):
     def _against_tensors(
         self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
     ) -> Iterator[str]:
-        """Yield texts on counts of a step that are out of the task's bounds for its micro-batches.
+        """Yield a text for each token count of a step outside the task's bounds for the batches.
 
-        `kinds` are the counts to compare, and `holder` begins the part of a text on the bound. The
-        two bounds differ if the first label of a row may count or not. A later step must be at the
-        same bound as the first step.
+        `kinds` names the counts to compare, such as `supervised`. In a text `holder` stands before
+        the bound, as in `its batches hold 8`. The two bounds differ if the first label of a row may
+        count or not; a later step must be at the same bound as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:
@@ -136,9 +136,9 @@ class CountedTokens(Watch):
                 yield f"counted {counted:,} {kind} {self._counts}, and {holder} {holds:,}"
 
     def _against_model(self, batches: Sequence[Batch]) -> Iterator[str]:
-        """Yield texts on counts that differ from the tokens that the model's modules have got.
+        """Yield a text for each count above the number of tokens that the model's modules got.
 
-        A model may leave padding out, and the last token of a sequence, which predicts nothing.
+        A model may leave out padding, and the last token of a sequence, which predicts nothing.
         """
         if not all(_has_ids(batch) for batch in batches):
             return
@@ -156,10 +156,10 @@ class CountedTokens(Watch):
             )
 
     def _missing(self, batches: Sequence[Batch]) -> int:
-        """Return the number of real tokens that are not among the embedding's inputs.
+        """Return the number of real tokens of the batches that the embedding did not get.
 
-        Ids are compared only if the embedding got fewer tokens than the batches have, since a
-        plugin may renumber them.
+        Token ids are compared only if the embedding got fewer tokens than the batches have, since a
+        plugin may renumber ids.
         """
         seen = sum(ids.numel() for ids in self._embedded)
         if seen >= sum(batch.inputs["input_ids"].numel() for batch in batches):
@@ -173,7 +173,7 @@ class CountedTokens(Watch):
 
 
 def _is_watched() -> bool:
-    """Return whether a call is a forward pass, and no recomputation in a backward pass."""
+    """Return whether a forward pass runs, rather than a recomputation in a backward pass."""
     return not torch.compiler.is_compiling() and (torch._C._current_graph_task_id() == NO_BACKWARD)
 
 
@@ -188,7 +188,7 @@ def _real_ids(batch: Batch) -> torch.Tensor:
 
 
 def _may_miss(batches: Sequence[Batch]) -> int:
-    """Return the number of tokens that a model may leave out: padding, and sequences' last ones."""
+    """Return the number of tokens that a model may leave out: padding, and each sequence's last."""
     padding = sum(_real_ids(batch).numel() - batch.tokens.real for batch in batches)
     return max(0, padding) + sum(batch.sequences for batch in batches)
 
@@ -201,7 +201,7 @@ def _part(model: Any, getter: str) -> Any:
 
 
 def _only_embedding(model: Any) -> Any:
-    """Return the model's embedding; None if there are several, as one may be of positions."""
+    """Return the model's only embedding; None if it has several: one may be of positions."""
     embeddings = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     return embeddings[0] if len(embeddings) == 1 else None
 

@@ -1,4 +1,4 @@
-"""Comparison of the training's state after the measured window and after the first step."""
+"""Comparison of the state of training after the measured window with that after the first step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from accel_bench.worker.verify.recomputation import read_checkpointing
 
 
 class TrainingState(NamedTuple):
-    """State of model, optimizer and torch at the end of a step, as values with readable names."""
+    """State of model, optimizer and torch at the end of a step, as values under readable names."""
 
     training: Mapping[str, Any]
     """Values that decide the training's results: a change makes the run invalid."""
@@ -35,7 +35,7 @@ class TrainingState(NamedTuple):
 
 
 def read_state(run: Run) -> TrainingState:
-    """Return the state of model, optimizer and torch, without computing anything."""
+    """Return the present state of model, optimizer and torch, without computing anything."""
     model = run.unwrapped_model
     parameters = list(model.named_parameters())
     modules = dict(model.named_modules())
@@ -67,9 +67,9 @@ def read_state(run: Run) -> TrainingState:
 
 
 def read_dropout(model: torch.nn.Module) -> dict[str, int]:
-    """Return the number of modules by dropout probability, except the probability 0.
+    """Return by dropout probability, except 0, the number of modules that have it.
 
-    Probabilities are `p` of torch's dropout, and attributes with `drop` in their names.
+    A probability is `p` of torch's dropout modules, or an attribute with `drop` in its name.
     """
     counts: Counter[str] = Counter()
     for module in model.modules():
@@ -83,7 +83,7 @@ def read_dropout(model: torch.nn.Module) -> dict[str, int]:
 def changes(
     before: TrainingState, after: TrainingState, first: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Return changes between two states, as reasons for `degraded` and for `invalid`.
+    """Return the changes between two states as texts: reasons for `degraded`, and for `invalid`.
 
     `first` has the names of the tensors that trained in the first step.
     """
@@ -117,7 +117,7 @@ def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def _text(value: Any) -> str:
-    """Return a value as text; a mapping of counts as `0.1 (24), 0.2 (2)`."""
+    """Return a state's value as text; a mapping with counts such as `0.1 (24), 0.2 (2)`."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} ({number})" for name, number in value.items()) or "0"
     if isinstance(value, tuple):
@@ -126,7 +126,7 @@ def _text(value: Any) -> str:
 
 
 def _names(names: Iterable[str], noun: str) -> str:
-    """Return the number of names and the first few as text: `2 modules (a, b)`."""
+    """Return the number of names and the first ones as text, such as `2 modules (a, b)`."""
     known = sorted(name or "the model" for name in names)
     return f"{count(len(known), noun)} ({join_names(known)})"
 

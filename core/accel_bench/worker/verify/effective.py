@@ -1,4 +1,4 @@
-"""Effective configuration: read when the clock starts, and compared with the scenario."""
+"""Effective configuration: read before the first measured window, compared with the scenario."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_effective(
 ) -> EffectiveConfiguration:
     """Return the effective configuration: dtypes, kernels, strategy, compiler, threads and so on.
 
-    `probe` has watched the first step; `environment` holds the variables at the process's start.
+    `probe` has watched the first step; `environment` has the variables at the process's start.
     """
     model = run.unwrapped_model
     config = getattr(model, "config", None)
@@ -88,7 +88,7 @@ def read_process(run: Run, environment: Mapping[str, str] | None = None) -> Effe
 
 
 def _of_process(run: Run, environment: Mapping[str, str] | None) -> dict[str, Any]:
-    """Return the effective configuration's fields on this process, such as versions."""
+    """Return the fields of the effective configuration that concern no model, such as versions."""
     group = has_process_group()
     return {
         "python": platform.python_version(),
@@ -117,7 +117,7 @@ def _seen(probe: FirstStepProbe) -> dict[str, Any]:
 
 
 def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Return variables that this process has changed since `before`, each with both values."""
+    """Return the variables that this process has changed, with the values before and now."""
     now = recorded(os.environ)
     names = sorted({*before, *now})
     return {
@@ -130,7 +130,7 @@ def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None
 def differences(
     run: Run, effective: EffectiveConfiguration, strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return differences from the scenario, as reasons for `degraded` and for `invalid`.
+    """Return differences from the scenario as texts: reasons for `degraded`, and for `invalid`.
 
     `strategy` is the strategy that a plugin for parallel training declares, or None.
     """
@@ -163,7 +163,7 @@ def record_effective(
 def _wrong_ranks(
     run: Run, effective: EffectiveConfiguration, strategy: str | None
 ) -> Iterator[str]:
-    """Yield reasons why the ranks do not train together as configured."""
+    """Yield reasons for `invalid`: ranks that do not train together as the scenario says."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
     backend = run.scenario.resources.backend
@@ -186,7 +186,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield texts on differences of model, precision and threads from the scenario."""
+    """Yield a text for each difference of model, precision or threads from the scenario."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"
@@ -230,9 +230,9 @@ def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield texts on linear layers in another dtype than requested that is not larger.
+    """Yield a text for each dtype of linear layers that is not the requested one and not larger.
 
-    Some layers keep a larger dtype by design, such as the router of experts.
+    Some layers, such as the router of experts, have a larger dtype by design.
     """
     asked, counts = run.scenario.compute_dtype, effective.matmul_dtypes
     size = getattr(torch, asked).itemsize
@@ -245,7 +245,7 @@ def _other_dtypes(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield texts on modules that are marked as compiled, but not compiled by torch.compile."""
+    """Yield a text on modules that torch.compile should have compiled, but has not."""
     modules = dict(run.unwrapped_model.named_modules())
     own = [name or "the model" for name, module in modules.items() if calls_past_hooks(module)]
     if own:
@@ -260,7 +260,7 @@ def _unseen_calls(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield texts on side effects that cost time or memory and that no scenario sets."""
+    """Yield a text for each costly effect that no scenario sets, such as a changed variable."""
     if sent := effective.synchronized_buffer_bytes:
         yield f"the ranks send one another {sent} bytes of buffers before every forward"
     for name, (_, now) in effective.environment_changes.items():
@@ -272,14 +272,14 @@ def _side_effects(effective: EffectiveConfiguration) -> Iterator[str]:
 
 
 def used_device(run: Run) -> Device:
-    """Return the device that this rank computes on, with the driver's name for it."""
+    """Return the device that this rank computes on, with the name that its driver states."""
     name, uuid = run.device_type.identify(run.device.index)
     index = run.local_rank if run.device_type.on_host else run.device.index
     return Device(run.device.type, index, name, uuid)
 
 
 def _model_class(model: torch.nn.Module) -> str:
-    """Return the name of the model's original class, before FSDP2 substituted its own."""
+    """Return the name of the model's own class, also if FSDP2 has put another in its place."""
     return next(kind.__name__ for kind in type(model).__mro__ if not is_sharding(kind))
 
 

@@ -1,6 +1,6 @@
-"""Reading of a forward pass: dtypes of linear layers, dropout, and random numbers.
+"""Reading of a forward pass: dtypes of linear layers, dropout, and drawing of random numbers.
 
-The first forward pass is read, and a pass after the measured window, to report changes.
+The first forward pass and one after the measured window are read, and compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Product(NamedTuple):
 
 
 class Watch:
-    """Base of classes that register hooks on modules and remove them together."""
+    """Base of classes that register hooks on modules, and can remove all of them."""
 
     _handles: list[Any]
 
@@ -57,7 +57,7 @@ class Watch:
 def at_first_lap(
     lap: Callable[..., None], check: Callable[[Sequence[Batch]], None]
 ) -> Callable[..., None]:
-    """Return `lap`, which ends a step, wrapped so that its first call runs `check` before."""
+    """Return a function that runs `lap`, which ends a step; its first call runs `check` before."""
     waiting = [check]
 
     def checked_lap(batches: Sequence[Batch], loss: Any) -> None:
@@ -69,9 +69,9 @@ def at_first_lap(
 
 
 class ForwardPass:
-    """Reader of a model's modules in one forward pass, outside of compiled regions.
+    """Observer of one forward pass of the model: what linear layers and dropout modules did.
 
-    In a compiled region a hook would be compiled, and its removal would compile again.
+    Compiled regions are left out: a hook there would be compiled, and its removal compile again.
     """
 
     def __init__(self, run: Run) -> None:
@@ -88,7 +88,7 @@ class ForwardPass:
         self._generator: torch.Tensor | None = None
 
     def watch(self) -> list[Any]:
-        """Register the hooks; return their handles."""
+        """Register the observing hooks on the model's modules; return the hooks' handles."""
         model = self._run.unwrapped_model
         if any(is_compiled(module) for module in model.modules()):
             return []
@@ -102,15 +102,15 @@ class ForwardPass:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Number of linear layers by the dtype of their matmul, largest number first."""
+        """Number of linear layers by the dtype of their matmul, the largest number first."""
         return dict(Counter(product.dtype for product in self.products.values()).most_common())
 
     def changes(
         self, later: ForwardPass, dropout: Mapping[str, int]
     ) -> tuple[list[str], list[str]]:
-        """Return differences of a later forward pass, as reasons for `degraded` and for `invalid`.
+        """Return how a later forward pass differs: reasons for `degraded`, and for `invalid`.
 
-        `dropout` is the number of modules by dropout probability in the later pass.
+        `dropout` has the number of modules by dropout probability in the later pass.
         """
         invalid = [*_other_dtypes(self.products, later.products), *self._fewer_drops(later)]
         if dropout and self.drew and later.drew is False and not invalid:
@@ -135,7 +135,7 @@ class ForwardPass:
             self.products[id(module)] = Product(dtype, operations)
 
     def _see_dropout(self, module: Any, inputs: Any, output: Any) -> None:
-        """Record whether a dropout module dropped elements; in-place modules are left out."""
+        """Record whether a dropout module dropped elements, unless it works in place."""
         if id(module) in self.dropped or not (inputs and isinstance(inputs[0], torch.Tensor)):
             return
         given = inputs[0]
@@ -155,7 +155,7 @@ class ForwardPass:
 
 
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield texts with the numbers of layers that compute in another dtype in the later pass."""
+    """Yield a text for each pair of a dtype in the first pass and another in the later pass."""
     pairs = Counter(
         (first[layer].dtype, product.dtype) for layer, product in later.items() if layer in first
     )
@@ -168,7 +168,7 @@ def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) ->
 
 
 def _other_operations(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield a text on layers with the same dtype, but other operations, in the later pass."""
+    """Yield a text if layers of the same dtype did other operations in the later pass."""
     pairs = [(first[layer], product) for layer, product in later.items() if layer in first]
     same = [(before, after) for before, after in pairs if before.dtype == after.dtype]
     # What was frozen in one of the two has no nodes there.
@@ -189,7 +189,7 @@ def _dropout(module: Any) -> float:
 
 
 def _generator_state(device_type: str) -> torch.Tensor | None:
-    """Return the state of the current device's generator; None if it cannot be read now."""
+    """Return the state of the device's random generator; None if it cannot be read now."""
     if device_type == "cpu":
         return torch.get_rng_state()
     kind: Any = torch.get_device_module(device_type)
@@ -200,11 +200,11 @@ def _generator_state(device_type: str) -> torch.Tensor | None:
 
 
 def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
-    """Return the dtype of the last matmul before an output, or else of the output itself.
+    """Return the dtype of the matmul in a linear layer with this output, else the output's dtype.
 
-    A replaced forward may cast to another dtype and back, so that only autograd's node of the
-    matmul shows it. Only the node's description of its output is read: reading what it saved may
-    recompute it, or copy it back from the host.
+    A replaced forward may cast to another dtype and back; then only the matmul's autograd node
+    shows its dtype. Only the node's description of its output is read: reading a tensor that it
+    saved may recompute the tensor, or copy it back from the host.
     """
     for node in _nodes(output.grad_fn):
         if node.name().startswith(PRODUCTS):
@@ -214,7 +214,7 @@ def _dtype_of_product(output: torch.Tensor) -> torch.dtype:
 
 
 def _nodes(node: Any) -> Iterator[Any]:
-    """Yield up to `REACH` autograd nodes from an output back, along each node's first input."""
+    """Yield up to `REACH` autograd nodes, from `node` back along the first input of each node."""
     for _ in range(REACH):
         if node is None:
             return
@@ -223,7 +223,7 @@ def _nodes(node: Any) -> Iterator[Any]:
 
 
 def _operations(output: torch.Tensor, inputs: Any) -> Iterator[str]:
-    """Yield the names of all autograd nodes between the inputs of a module and its output.
+    """Yield the names of the autograd nodes between a module's inputs and its output.
 
     Yields none for a module whose first input is no tensor.
     """

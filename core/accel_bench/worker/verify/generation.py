@@ -1,4 +1,4 @@
-"""Verification of a run that answers requests: its configuration, and its counted tokens."""
+"""Verification of a run that answers requests: its configuration, and its token counts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NO_FLOPS = "FLOPs of inference are not counted"
 
 
 class GenerationCheck(Watch):
-    """Check of a run that answers requests, whose findings are stored in `record`.
+    """Checks of a run that answers requests; what they find is stored in `record`.
 
-    Its hooks observe the first step of the warm-up and are removed before the second, so that
-    nothing is compiled with them.
+    Their hooks observe the first step of the warm-up. They are removed before the second step, so
+    that nothing is compiled with them.
     """
 
     def __init__(self, run: Run, record: RankRecord) -> None:
@@ -36,14 +36,14 @@ class GenerationCheck(Watch):
         self._handles = [*self._watch()]
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return `lap`, which ends a step, wrapped so that its first call checks the tokens."""
+        """Return a function that runs `lap`, which ends a step; its first call checks tokens."""
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the effective configuration, with `synchronizations` in a warm-up step.
+        """Record the effective configuration, before the first window opens.
 
-        `strategy` is a plugin's for parallel training. Raises InvalidRunError if the scenario
-        differs.
+        A plugin for parallel training declares `strategy`; `synchronizations` counts those of the
+        device in a step. Raises InvalidRunError if the configuration contradicts the scenario.
         """
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
@@ -58,20 +58,20 @@ class GenerationCheck(Watch):
     """Stage that repeats checks after the measured window; None, since no model trains."""
 
     def after_all_steps(self, nodes: Sequence[int]) -> None:
-        """Do nothing: steps after the measured window are not checked."""
+        """Do nothing: the steps after the measured window are not checked."""
 
     def after_window(self, window: Window) -> list[str]:
-        """Return a reason for `invalid` if the model has gone back to training mode."""
+        """Return a reason for `invalid` if the model is in training mode after the window."""
         return ["the model is in training mode"] if self._run.model.training else []
 
     def read_steps(self, steps: int) -> None:
-        """Do nothing: there is no optimizer."""
+        """Do nothing: a run that answers requests has no optimizer."""
 
     def sketch_update(self, steps: int) -> None:
-        """Do nothing: no weight changes."""
+        """Do nothing: a run that answers requests changes no weight."""
 
     def _watch(self) -> list[Any]:
-        """Register hooks on the model, its embedding and its output projection; return handles."""
+        """Register hooks on model, embedding and output projection; return the hooks' handles."""
         model = self._run.unwrapped_model
         if any(is_compiled(module) for module in model.modules()):
             return []
@@ -94,7 +94,7 @@ class GenerationCheck(Watch):
         self._matmul_dtype = dtype_name(output.dtype)
 
     def _check_tokens(self, batches: Sequence[Batch]) -> None:
-        """Raise InvalidRunError if the embedding got too few tokens.
+        """Raise InvalidRunError if the embedding got fewer tokens than the batches count.
 
         The embedding gets all counted tokens except the last token of each answer.
         """

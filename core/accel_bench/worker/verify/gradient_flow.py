@@ -1,4 +1,4 @@
-"""Check that every trained module receives a gradient on the first real optimizer step."""
+"""Check that every trained module receives a gradient before the first real optimizer step."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NO_BACKWARD = -1
 
 
 class FirstStepProbe:
-    """Reader of gradients and parameters on the first real optimizer step.
+    """Observer of gradients, parameters and kernels up to the first real optimizer step.
 
-    Only that step shows a cut gradient: a few steps later even cut runs reach every tensor. A
-    step that a gradient scaler skips is not the first. The probe works for any engine, by torch's
-    hooks on all optimizers, which are removed before the measured window. Its attributes have the
-    names of `EffectiveConfiguration`'s fields, but `flow` is `gradient_flow`.
+    Only this step shows that a module gets no gradient: a few steps later every tensor may have
+    one. A step that a gradient scaler skips is no real step. The probe works for any engine, by
+    torch's hooks on all optimizers, which are removed before the measured window. Its attributes
+    are named like fields of `EffectiveConfiguration`, but `flow` is `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -66,17 +66,17 @@ class FirstStepProbe:
 
     @property
     def frozen(self) -> bool:
-        """True before the step `Run.trains_from`, while some weights are still frozen."""
+        """True before step number `Run.trains_from`, until which some weights are frozen."""
         return self._steps < self._run.trains_from
 
     def end_step(self) -> None:
-        """Count an ended step. After the first real step, stop noting which optimizers step."""
+        """Count an ended step; after the first real step, stop recording which optimizers step."""
         self._steps += 1
         if self.flow is not None:
             self._sees_optimizers.remove()
 
     def remove(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks of the probe."""
         self._sees_optimizers.remove()
         self._remove_readers()
 
@@ -88,7 +88,7 @@ class FirstStepProbe:
 
     @property
     def matmul_dtypes(self) -> dict[str, int]:
-        """Number of plain linear layers by dtype of their matmul; empty if it could not be seen."""
+        """Number of plain linear layers by the dtype of their matmul; empty if it was not seen."""
         return self.forward.matmul_dtypes
 
     def check(self) -> None:
@@ -97,7 +97,7 @@ class FirstStepProbe:
             raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
-        """Register hooks for the first forward pass, outside of compiled regions; return handles.
+        """Register hooks for the first forward pass; return the hooks' handles.
 
         In a compiled region a hook would be compiled, and its removal would compile again.
         """
@@ -122,7 +122,7 @@ class FirstStepProbe:
         return handles
 
     def _see_model(self, module: Any, inputs: Any, keywords: dict[str, Any], output: Any) -> None:
-        """Record the attention kernels, and if a cache is kept and sequences share a row."""
+        """Record attention kernels, whether a cache is kept, and whether sequences share a row."""
         if self.use_cache is None:
             self.use_cache = getattr(output, "past_key_values", None) is not None
             self.padding_free = _starts_again(keywords.get("position_ids"))
@@ -134,7 +134,7 @@ class FirstStepProbe:
         self.matmul_dtype = dtype_name(output.dtype)
 
     def _see_expert(self, name: str) -> Any:
-        """Return a forward hook that records that an expert's module `name` got tokens."""
+        """Return a forward hook that records that module `name`, of an expert, got tokens."""
 
         def see(module: Any, inputs: Any, output: Any) -> None:
             if self._used_experts is not None and inputs and inputs[0].numel():
@@ -146,10 +146,10 @@ class FirstStepProbe:
         self.optimizers[id(optimizer)] = optimizer
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
-        """Read all gradients of the first step. Raises InvalidRunError if a module has none.
+        """Read all gradients before the first step. Raises InvalidRunError if a module has none.
 
-        Steps that an optimizer skips do not count. A step within the backward pass frees its
-        gradients, so their norms are kept until the engine takes the step that ends the pass.
+        Steps that an optimizer skips do not count. An optimizer that steps within the backward pass
+        frees its gradients; their norms are kept until the engine's step, which ends the pass.
         """
         skipped = getattr(optimizer, "found_inf", None)
         if self.flow is not None or self.frozen or (skipped is not None and bool(skipped)):
@@ -184,8 +184,8 @@ class FirstStepProbe:
     def _is_idle_expert(self, name: str, without: list[str]) -> bool:
         """Return whether a module belongs to an expert that got no tokens.
 
-        `without` has the modules without a gradient. Compiled experts cannot be observed: another
-        expert of their list must have a gradient.
+        `without` has the names of the modules without a gradient. Compiled experts cannot be
+        observed: for them another expert of their list must have a gradient.
         """
         experts = expert_list(name)
         if not experts:
@@ -196,7 +196,7 @@ class FirstStepProbe:
         return any(expert_list(unit) == experts and unit not in without for unit in units)
 
     def _watch(self, trained: list[tuple[str, torch.Tensor]]) -> None:
-        """Store two elements of each trained tensor, to see whether the step changes them.
+        """Store a few elements of each trained tensor, to see whether the step changes them.
 
         A whole copy may not fit in memory. Elements of a sharded tensor are of this rank's shard.
         """
@@ -223,14 +223,14 @@ class FirstStepProbe:
 
 
 def _starts_again(positions: Any) -> bool:
-    """Return whether positions restart within a row, which then holds several sequences."""
+    """Return whether position ids restart within a row, which then holds several sequences."""
     if not isinstance(positions, torch.Tensor) or positions.shape[-1] < 2:
         return False
     return bool((positions[..., 1:] < positions[..., :-1]).any())
 
 
 def _places(parameter: torch.Tensor) -> frozenset[int]:
-    """Return indices of a parameter's elements, or of its local shard, that a step should change.
+    """Return indices of elements of a parameter, on this rank, that a step should change.
 
     The set is empty for an empty shard, as of a parameter with fewer rows than ranks.
     """
@@ -246,10 +246,10 @@ def _places(parameter: torch.Tensor) -> frozenset[int]:
 def _gradient_norms(
     trained: list[tuple[str, torch.Tensor]], scale: torch.Tensor | None
 ) -> dict[str, float | None]:
-    """Return the L2 norm of each gradient; None for a tensor without one, or when not finite.
+    """Return by tensor the L2 norm of its gradient; None without a gradient, or if not finite.
 
-    The norm of a sharded tensor is over all its shards, which every rank adds up together. `scale`
-    is the loss scaler's factor of gradients that the optimizer itself divides.
+    For a sharded tensor, all ranks add up the norm over all shards. `scale` is the loss scaler's
+    factor, if the optimizer itself divides gradients by it.
     """
     norms: dict[str, float | None] = {name: None for name, _ in trained}
     divisor = 1.0 if scale is None else float(scale)
@@ -264,10 +264,10 @@ def _gradient_norms(
 
 
 def _units(model: torch.nn.Module) -> Iterator[tuple[str, list[str]]]:
-    """Yield modules that must receive a gradient, with the names of their trained tensors.
+    """Yield the name of each module that must receive a gradient, with its trained tensors' names.
 
-    A module with an adapter counts as one: on LoRA's first step each lora_A has rightly a zero
-    gradient, since B is zero. Any other module counts with the trained tensors of its own.
+    A module with an adapter counts as one module: on LoRA's first step each lora_A has rightly a
+    zero gradient, since B is zero. Any other module counts with the trained tensors of its own.
     """
     covered: set[str] = set()
     # A tied tensor counts once, under the name that named_parameters gives it.

@@ -1,4 +1,4 @@
-"""Readings of a model's kernels: of linear layers, experts, and torch's attention backends."""
+"""Reading of a model's kernels: of linear layers, of experts, and of torch's attention."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ them."""
 
 
 def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
-    """Return the number of linear layers by class, with the class of their weight if not plain.
+    """Return the number of linear layers by class name, with the weight's class if it is not plain.
 
-    `{"Linear[Int8Tensor]": 28, "Linear": 1}` is an example. A quantized layer is recognized by its
-    attributes for input and output size, without its library. Adapters' own matrices are left out.
+    An example is `{"Linear[Int8Tensor]": 28, "Linear": 1}`. A quantized layer is recognized by its
+    attributes for input and output size, without its library. Matrices of adapters are left out.
     """
     adapters = adapter_modules(model)
     counts = Counter(
@@ -37,7 +37,7 @@ def read_linear_kernels(model: torch.nn.Module) -> dict[str, int]:
 
 
 def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield linear layers with floating-point weights, without adapters."""
+    """Yield the linear layers whose weights are plain floating-point tensors, without adapters."""
     adapters = adapter_modules(model)
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -47,16 +47,16 @@ def plain_linears(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def read_experts(model: torch.nn.Module) -> str | None:
-    """Return the experts' kernels, such as `grouped_mm`, joined by commas; None without experts."""
+    """Return names of the kernels of experts, such as `grouped_mm`, joined by commas; or None."""
     names = {name for module in model.modules() if (name := experts_implementation(module))}
     return ", ".join(sorted(names)) or None
 
 
 def experts_implementation(module: torch.nn.Module) -> str | None:
-    """Return the kernel chosen in transformers for a module's experts; None for other modules.
+    """Return the name of the kernel that transformers uses for a module of experts, else None.
 
-    Transformers marks such experts with the layout of their weights. `replaced` means that another
-    forward was substituted, which ignores the choice.
+    Such a module has attributes for the layout of its weights. `replaced` means that its forward
+    was replaced by another, which ignores the choice of a kernel.
     """
     if not all(hasattr(module, mark) for mark in ("has_gate", "is_transposed")):
         return None
@@ -66,7 +66,7 @@ def experts_implementation(module: torch.nn.Module) -> str | None:
 
 
 def enabled_attention_backends() -> list[str]:
-    """Return the enabled kernels of `scaled_dot_product_attention`, by torch's priority."""
+    """Return the names of the enabled attention kernels of torch, the preferred one first."""
     flags: Any = torch.backends.cuda
     priority = getattr(torch._C, "_get_sdp_priority_order", lambda: ())()
     known = sorted(SDPA_FLAGS, key=lambda name: _place(name, list(map(int, priority))))
@@ -79,7 +79,7 @@ def _place(name: str, priority: list[int]) -> int:
 
 
 def _is_linear(module: torch.nn.Module) -> bool:
-    """Return whether a module computes a matmul: it has two sizes and is no adapter's wrapper."""
+    """Return whether a module is a linear layer: it has two sizes and is no adapter's wrapper."""
     sizes = (getattr(module, "in_features", None), getattr(module, "out_features", None))
     known = all(isinstance(size, int) for size in sizes) or type(module).__name__ == "Conv1D"
     return known and not hasattr(module, "adapter_layer_names")

@@ -1,4 +1,4 @@
-"""Counting of optimizer steps by the changes of weights, and reading of learning rates in force."""
+"""Counting of optimizer steps by the changes of weights, and reading of learning rates in use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEAST_NODES = 0.75
 
 
 class Reading(NamedTuple):
-    """Reading of weights and counters between two steps."""
+    """Values read between two steps, by which optimizer steps are counted."""
 
     steps: int
     """Number of steps that the engine has ended."""
@@ -56,10 +56,9 @@ class OptimizerStepCounter:
     """Counter of optimizer steps by torch's version counters of the trained tensors.
 
     Every in-place operation increments a tensor's version counter. The least increment in a warm-up
-    step counts as one step, so that other writes never lead to too few steps. A single warm-up step
-    does not tell it, since an engine may write weights before its first step. A tensor that changes
-    while its counter stands still, as under a CUDA graph or in some fused kernels, makes the
-    counters unusable.
+    step counts as one step, so that other writes never lead to too small a count. A single warm-up
+    step does not show it, since an engine may write weights before its first step. If a tensor
+    changes while its counter stays the same, as under a CUDA graph, all counters are unusable.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -76,7 +75,7 @@ class OptimizerStepCounter:
         """Number of autograd nodes of each warm-up step."""
 
     def see_step(self) -> None:
-        """Read the counters at the end of a warm-up step."""
+        """Read the version counters at the end of a warm-up step."""
         self._warmup_steps += 1
         made = nodes_made()
         self.nodes.append(made - self._made)
@@ -92,16 +91,16 @@ class OptimizerStepCounter:
         self._last, self._values = now, values
 
     def steps(self) -> int | None:
-        """Return the number of optimizer steps since the start, or None if it is unknown."""
+        """Return the number of optimizer steps so far, or None if it is unknown."""
         return max(self._steps_of(self._start, self._versions()), default=None)
 
     def read(self, steps: int, optimizers: Iterable[Any]) -> Reading:
-        """Return a reading of weights and counters after a number of engine steps."""
+        """Return a reading of weights and counters; `steps` engine steps have ended."""
         counted = max(filter(None, map(_own_counter, optimizers)), default=0)
         return Reading(steps, counted, self._versions(), self._elements(), nodes_made())
 
     def steps_between(self, start: Reading, end: Reading) -> int | None:
-        """Return the largest number of steps between two readings that any tensor shows.
+        """Return the number of optimizer steps between two readings, the largest of all tensors.
 
         Returns None if neither counters nor values are usable. Values are usable if every warm-up
         step has changed them.
@@ -113,11 +112,11 @@ class OptimizerStepCounter:
         return 0 if still and self._always_changed and self._warmup_steps else None
 
     def most_show(self, start: Reading, end: Reading) -> int:
-        """Return the median of steps between two readings over all tensors; 0 if unknown."""
+        """Return the median over tensors of the steps between two readings; 0 if unknown."""
         return median_low(self._steps_of(start.versions, end.versions) or [0])
 
     def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
-        """Return the steps that each tensor's version counter shows; empty if unusable."""
+        """Return the number of steps that each tensor's version counter shows, or an empty list."""
         if self._blind or self._warmup_steps < 2:
             return []
         ends = zip(start, end, self._least, strict=True)
@@ -127,7 +126,7 @@ class OptimizerStepCounter:
         return [tensor._version for tensor in self._tensors]
 
     def _elements(self) -> list[torch.Tensor]:
-        """Return copies of a few elements of a few tensors, if sharded of this rank's part."""
+        """Return copies of a few elements of a few tensors, on this rank."""
         plain = [next(plain_tensors(tensor.detach())) for tensor in self._sampled]
         rows = [tensor[(-1,) * (tensor.dim() - 1)] for tensor in plain if tensor.numel()]
         return [row.reshape(-1)[:SAMPLED_ELEMENTS].clone() for row in rows]
@@ -136,7 +135,7 @@ class OptimizerStepCounter:
 def read_progress(
     optimizers: Iterable[Any], steps: int, counter: OptimizerStepCounter
 ) -> OptimizerProgress:
-    """Return step counts and rates of all optimizers that stepped, after `steps` engine steps."""
+    """Return step counts, rates and hyperparameters of optimizers after `steps` engine steps."""
     optimizers = list(optimizers)
     counts = [count for count in map(_own_counter, optimizers) if count is not None]
     return OptimizerProgress(
@@ -157,10 +156,10 @@ def read_progress(
 def progress_reasons(
     scenario: Scenario, progress: OptimizerProgress
 ) -> tuple[list[str], list[str]]:
-    """Return reasons for `degraded` and for `invalid`: steps or rates other than configured.
+    """Return reasons for `degraded` and for `invalid`: steps or rates other than the scenario's.
 
-    An optimizer with a learning rate of its own is `degraded` too, as readers of the row must know
-    that it did not train with the scenario's.
+    An optimizer with its own learning rate is `degraded` too, as readers of the row must know that
+    it did not train with the scenario's.
     """
     degraded: list[str] = []
     witnesses = (progress.counted_steps, progress.observed_steps)
@@ -186,10 +185,10 @@ def progress_reasons(
 def window_reasons(
     scenario: Scenario, counter: OptimizerStepCounter, readings: Sequence[Reading]
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: optimizer steps not taken within the final measured window.
+    """Yield reasons for `invalid`: too few optimizer steps in the final window, or too many before.
 
     `readings` are from the first step's end, the warm-up's end, and the opening and the end of each
-    window; the last reading is from the final window's end.
+    window; the last one is from the final window's end.
     """
     first, warm, *_, opened, last = readings
     asked, own = last.steps - opened.steps, last.counted - opened.counted
@@ -214,9 +213,9 @@ def node_reasons(
 ) -> Iterator[str]:
     """Yield reasons for `invalid`: too few forward passes in the measured window, or after it.
 
-    A measured step makes as many autograd nodes as the smallest other step: `later` has the nodes
-    of steps after the window, and `warmup` of warm-up steps, whose first may trace for a compiler.
-    A replayed device graph makes no nodes.
+    The steps of the window must make as many autograd nodes as the smallest other step: `later` has
+    the nodes of steps after the window, and `warmup` those of warm-up steps, of which the first may
+    trace for a compiler. A replayed device graph makes no nodes.
     """
     if not later:
         return
@@ -234,12 +233,12 @@ def node_reasons(
 
 
 def nodes_made() -> int:
-    """Return the number of nodes that autograd has made for operations of this thread."""
+    """Return the number of autograd nodes that this thread's operations have made so far."""
     return int(torch.autograd._get_sequence_nr())
 
 
 def _replays_graphs() -> bool:
-    """Return whether a device graph (as of CUDA) exists, which Python replays by one call."""
+    """Return whether a device graph exists, such as of CUDA, which one call from Python replays."""
     kinds = (torch.cuda.CUDAGraph, getattr(torch.xpu, "XPUGraph", torch.cuda.CUDAGraph))
     return any(issubclass(type(thing), kinds) for thing in gc.get_objects())
 
@@ -247,7 +246,7 @@ def _replays_graphs() -> bool:
 def _steps_left_out(
     scenario: Scenario, taken: int | None, asked: int, steps: int, where: str = ""
 ) -> Iterator[str]:
-    """Yield a reason if fewer optimizer steps were `taken` than `asked`; None is unknown.
+    """Yield a reason if the optimizer took fewer steps than `asked`; `taken` is None if unknown.
 
     A gradient scaler rightly skips some of all `steps`, until its scale is small enough.
     """
@@ -259,7 +258,7 @@ def _steps_left_out(
 
 
 def scaler_skips(steps: int) -> int:
-    """Return the most steps that gradient scalers may have skipped, by their scales."""
+    """Return the most steps that gradient scalers can have skipped, judged by their scales."""
     skips = 0.0
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.amp.GradScaler) and thing.is_enabled():
@@ -271,7 +270,7 @@ def scaler_skips(steps: int) -> int:
 
 
 def _own_counter(optimizer: Any) -> int | None:
-    """Return the most steps that an optimizer has counted for a tensor; None without a counter."""
+    """Return the largest step count in an optimizer's states; None if the states have no count."""
     counts: list[Any] = [state.get("step") for state in _states(optimizer)]
     return max((int(count) for count in counts if _is_number(count)), default=None)
 
@@ -282,7 +281,7 @@ def _states(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _is_number(count: Any) -> bool:
-    """Return whether a counter is a number; other libraries may store anything under its key."""
+    """Return whether a step count is a number; some libraries store other things under its key."""
     tensor = isinstance(count, torch.Tensor) and count.numel() == 1
     return tensor or isinstance(count, (int, float))
 
@@ -293,7 +292,7 @@ def _groups(optimizers: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
-    """Return the number of tensors by their groups' value of `key`, such as a learning rate."""
+    """Return the number of tensors by value of `key`, such as `lr`, in the optimizers' groups."""
     pairs: dict[tuple[str, int], None] = {}
     for group in _groups(optimizers):
         if rate := _number_words(group.get(key)):
@@ -302,7 +301,7 @@ def _rates(optimizers: Iterable[Any], key: str) -> dict[str, int]:
 
 
 def _number_words(value: Any) -> str:
-    """Return a number, or a sequence of numbers and Nones, as text; empty for anything else."""
+    """Return a number, or a sequence of numbers and Nones, as text; empty for any other value."""
     if isinstance(value, tuple | list):
         words = ["none" if item is None else _number_words(item) for item in value]
         return ", ".join(words) if all(words) else ""
@@ -312,7 +311,7 @@ def _number_words(value: Any) -> str:
 
 
 def _state_tensors(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Yield each state tensor of the optimizers as it is stored, without step counters."""
+    """Yield the tensors in the optimizers' states, as they are stored, except step counts."""
     states = {id(state): state for optimizer in optimizers for state in _states(optimizer)}
     for value in (value for state in states.values() for value in state.values()):
         if isinstance(value, torch.Tensor):

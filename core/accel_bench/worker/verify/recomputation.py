@@ -1,4 +1,4 @@
-"""Activation checkpointing in effect: recomputed blocks, and their last matmul."""
+"""Reading of activation checkpointing: the recomputed blocks, and recomputed last matmuls."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def read_checkpointing(model: torch.nn.Module) -> CheckpointedBlocks:
 
 
 class Recomputation:
-    """Counter of the calls, begun and ended, of the last matmul in the model's passes.
+    """Counter of calls of a block's last matmul, which tell whether checkpointing recomputes it.
 
     Checkpointing ends the second forward as soon as all saved tensors exist again. Torch's own
-    operations save their inputs before they start, so that the matmul at which it ends is not
-    computed; an autograd function saves its tensors when it is done.
+    operations save their inputs before they start, so the matmul at which it ends is not computed;
+    an autograd function saves its tensors when it is done.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Recomputation:
         self._saves_afterwards = False
 
     def watch(self, model: torch.nn.Module) -> list[Any]:
-        """Register the counting hooks; return their handles."""
+        """Register the counting hooks on the model; return the hooks' handles."""
         matmul = last_matmul(model)
         if matmul is None:
             return []
@@ -51,7 +51,7 @@ class Recomputation:
 
     @property
     def recomputes(self) -> bool | None:
-        """True if the matmul is computed twice in a pass; None before the first pass."""
+        """True if the matmul is computed twice in a pass; None if no call of it was seen."""
         if not self._ended:
             return None
         again = self._begun > self._passes and self._saves_afterwards
@@ -69,7 +69,7 @@ class Recomputation:
 
 
 def _is_own_function(node: Any, start: Any) -> bool:
-    """Return whether a Python autograd function lies between an output and its input."""
+    """Return whether a Python autograd function is among the nodes from `node` back to `start`."""
     while node is not None and node is not start:
         if isinstance(node, BackwardCFunction):
             return True

@@ -1,4 +1,4 @@
-"""Count of device synchronizations in a warm-up step, without the stopwatch's own."""
+"""Counting of device synchronizations in a warm-up step, without those of the stopwatch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QUIET, WARN = 0, 1
 
 
 class SynchronizationCounter:
-    """Counter of CUDA synchronizations within warm-up steps, inactive on other devices.
+    """Counter of CUDA synchronizations in each warm-up step; it does nothing on other devices.
 
     A scaler that asks whether to skip a step, or a filter that looks for NaN, waits for the device
-    in every step. Torch warns only of synchronizations in its own code. The stopwatch's own are not
-    counted.
+    in every step. Torch warns only of synchronizations in its own code. Those of the stopwatch are
+    not counted.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -28,7 +28,7 @@ class SynchronizationCounter:
         self._warnings: Any = None
 
     def start(self) -> None:
-        """Start counting torch's warnings of synchronizations."""
+        """Let torch warn of each synchronization, and start counting the warnings."""
         if not self._active:
             return
         self._warnings = warnings.catch_warnings()
@@ -39,7 +39,7 @@ class SynchronizationCounter:
         self._set(WARN)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return `lap`, which ends a step, wrapped so that its own synchronizations don't count."""
+        """Return a function that calls `lap`, which ends a step, without counting meanwhile."""
         if not self._active:
             return lap
 
@@ -54,16 +54,16 @@ class SynchronizationCounter:
         return quiet_lap
 
     def stop(self) -> None:
-        """Stop counting, and restore torch's mode and Python's warnings."""
+        """Stop counting; restore torch's debug mode and Python's treatment of warnings."""
         if self._warnings is not None:
             self._set(QUIET)
             self._warnings.__exit__(None, None, None)
             self._warnings = None
 
     def per_step(self) -> int | None:
-        """Return the number of synchronizations in the last warm-up step; None without a GPU.
+        """Return the number of synchronizations in the last warm-up step; None without CUDA.
 
-        Earlier steps include one-time work.
+        Earlier steps include work that is done once.
         """
         return self._counts[-1] if self._counts else None
 

@@ -1,7 +1,7 @@
-"""Sketches of each trained tensor's change in training, a few dozen numbers a tensor.
+"""Sketches of the change of each trained tensor in training: a few dozen numbers for each tensor.
 
-A sketch sums a tensor's elements in buckets, each element with a random sign that depends on the
-tensor's name and the element's place alone (Charikar, Chen and Farach-Colton, 2002). It is linear:
+A sketch sums a tensor's elements in buckets, each element with a random sign that depends only on
+the tensor's name and the element's index (Charikar, Chen and Farach-Colton, 2002). It is linear:
 the sketch after training less the sketch before is the sketch of the change. So no copy of the
 weights is kept. The squared difference of two sketches estimates the squared distance of changes.
 
@@ -44,14 +44,14 @@ BLOCK = 1 << 20
 
 
 class UpdateSketch:
-    """Sketch of a run's trained tensors, taken on creation and again when `finish` is called.
+    """Sketches of a run's trained tensors, made on creation and again when `finish` is called.
 
-    Both sketches are taken outside of measured windows. Trained tensors are tensors that require a
-    gradient on creation; sharded tensors are gathered one after the other.
+    Both are made outside of measured windows. Trained tensors are tensors that require a gradient
+    on creation; sharded tensors are gathered one after the other.
     """
 
     def __init__(self, run: Run, file: Path | None = None, most: int = 0) -> None:
-        """Sketch the weights; rank 0 writes them to `file` too, of at most `most` bytes."""
+        """Sketch the weights; rank 0 also writes them to `file`, if `most` bytes suffice."""
         started = time.perf_counter()
         self._run = run
         self._finished = False
@@ -65,9 +65,9 @@ class UpdateSketch:
         self._seconds = time.perf_counter() - started
 
     def finish(self, steps: int) -> WeightUpdate:
-        """Return the weights' update after `steps` steps, without deleted or infinite tensors.
+        """Return the change of weights in `steps` steps, without deleted or infinite tensors.
 
-        Ranks other than the first return sketches to compare replicas, and no tensors.
+        Ranks other than the first return no tensors, only sketches of all weights together.
         """
         started = time.perf_counter()
         trained = [(name, p) for name, p in _parameters(self._run) if name in self._before]
@@ -95,7 +95,7 @@ class UpdateSketch:
         )
 
     def close(self) -> None:
-        """Remove the file of a run that ended before its update was read."""
+        """Remove the file if the run ended before the change was read."""
         if self._kept and not self._finished:
             self._kept.remove("the run ended before")
 
@@ -108,14 +108,14 @@ class UpdateSketch:
 
     @torch.no_grad()
     def _read_end(self, name: str, parameter: torch.Tensor) -> tuple[torch.Tensor, float | None]:
-        """Return the sketch of a parameter, and its change's L2 norm if a file has the weights."""
+        """Return a parameter's sketch, and the L2 norm of its change, or None without a file."""
         weights = whole(parameter).detach()
         if self._kept and weights.numel() != self._elements[name]:
             self._kept.remove(f"{name} has another shape than before")
         return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
 
     def _finish_file(self, *, complete: bool) -> tuple[int, str]:
-        """Close or remove the file; return its bytes, and the reason if it was removed."""
+        """Close or remove the file; return its size in bytes, and the reason for a removal."""
         self._finished = True
         if self._kept is None:
             return 0, ""
@@ -127,10 +127,10 @@ class UpdateSketch:
 
 
 class UpdateFileWriter:
-    """Writer of a file of one run's weights, then of their change; an error removes the file."""
+    """Writer of a file of a run's weights, then of their change; an error removes the file."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
-        """Open a file for tensors with these numbers of elements, if `most` bytes suffice."""
+        """Open the file for tensors; `elements` has their sizes. It may take `most` bytes."""
         self.bytes = 0
         self.reason = ""
         self._path = path
@@ -145,7 +145,7 @@ class UpdateFileWriter:
             self.remove(f"it takes {size(self.bytes)}, and {size(most)} may be used")
 
     def write(self, name: str, weights: torch.Tensor) -> None:
-        """Write the weights that a tensor has before training to the file."""
+        """Write the weights of tensor `name`, before training, to the file."""
         if weights.dtype == torch.float64:
             self.remove(f"{name} is float64, which a file in float32 cannot hold")
         if self.reason:
@@ -156,7 +156,7 @@ class UpdateFileWriter:
                 self._file.write(block.float().cpu().numpy().data)
 
     def sync(self) -> None:
-        """Write buffered data to the disk now, and not during the measured window."""
+        """Write buffered data to the disk now, so that this does not disturb the window."""
         if self.reason:
             return
         with self._removed_on_error():
@@ -164,7 +164,7 @@ class UpdateFileWriter:
             os.fsync(self._file.fileno())
 
     def subtract(self, name: str, weights: torch.Tensor) -> float | None:
-        """Overwrite a tensor's weights with their change; return its L2 norm.
+        """Replace a tensor's old weights in the file by their change; return the change's L2 norm.
 
         Returns None if the file was removed.
         """
@@ -183,7 +183,7 @@ class UpdateFileWriter:
         return None if self.reason else float(squares**0.5)
 
     def remove(self, reason: str) -> None:
-        """Remove the file, and store the first reason for it."""
+        """Remove the file, and store the reason unless there is an earlier one."""
         self.reason = self.reason or reason
         self.close()
         with contextlib.suppress(OSError):
@@ -205,7 +205,7 @@ class UpdateFileWriter:
 
 @torch.no_grad()
 def sketch(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor's sketch (SKETCH_BUCKETS,), float64 on the CPU; `name` seeds its signs."""
+    """Return a tensor's sketch of SKETCH_BUCKETS float64 numbers on the CPU; `name` seeds signs."""
     flat = whole(tensor).detach().reshape(-1)
     rows = -(-flat.numel() // ROW)
     signs = _signs(name, ROW + rows).to(flat.device)
@@ -228,18 +228,18 @@ def _signs(name: str, count: int) -> torch.Tensor:
 
 
 def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
-    """Yield name without wrappers, and parameter, of the model's floating-point parameters."""
+    """Yield the model's floating-point parameters, each with its name without wrappers' names."""
     for name, parameter in run.unwrapped_model.named_parameters():
         if parameter.is_floating_point() and has_values(parameter):
             yield plain_name(name), parameter
 
 
 def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
-    """Return the sum of the sketches of all tensors, with finite numbers only."""
+    """Return the sum of the sketches of all tensors, as finite numbers."""
     total = sum(sketches.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
     return _numbers(total.nan_to_num())
 
 
 def _numbers(values: torch.Tensor) -> tuple[float, ...]:
-    """Return values rounded to seven significant digits, as they are stored in results."""
+    """Return values as floats with seven significant digits, as results store them."""
     return tuple(float(f"{value:.7g}") for value in values.tolist())

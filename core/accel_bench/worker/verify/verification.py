@@ -1,4 +1,4 @@
-"""Verification of a run that trains with torch: its first step, and all measured steps.
+"""Verification of a run that trains with torch: checks of its first step and of measured steps.
 
 State is read in the warm-up, or after a measured window has closed, and never within a window. The
 first step's state is read again in a step after the window, which no result includes.
@@ -34,7 +34,7 @@ from accel_bench.worker.verify.update import UpdateSketch
 
 
 class LaterStep(Watch, StepStage):
-    """Stage of one step after the measured window that repeats the first step's checks."""
+    """Stage of one step after the measured window that repeats checks of the first step."""
 
     phase = "check"
 
@@ -50,14 +50,14 @@ class LaterStep(Watch, StepStage):
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
-        """Register the hooks on the model again, for one step."""
+        """Register the hooks on the model again; return True: one step is needed."""
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
         return True
 
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Compare the step with the first step; return False, which ends the stage."""
+        """Compare the step with the first step; return False: no other step is needed."""
         self.remove()
         self.steps += 1
         changed = self._probe.forward.changes(self._forward, self._dropout)
@@ -67,13 +67,13 @@ class LaterStep(Watch, StepStage):
         return False
 
     def remove(self) -> None:
-        """Remove all hooks."""
+        """Remove all hooks of this stage."""
         self._tokens.remove()
         super().remove()
 
 
 class Verification:
-    """Checks of a run from its first step on, whose findings are stored in `record`.
+    """Checks of a run that trains, from its first step on; what they find is stored in `record`.
 
     State is read at the end of each warm-up step, and never in the measured window.
     """
@@ -89,7 +89,7 @@ class Verification:
         self._update = UpdateSketch(run, job.update_path(), job.update_bytes)
 
     def between_laps(self, lap: Callable[..., None]) -> Callable[..., None]:
-        """Return `lap`, which ends a warm-up step, wrapped so that state is read before."""
+        """Return a function that reads state and then calls `lap`, which ends a warm-up step."""
 
         def watched_lap(*arguments: Any) -> None:
             if not self._probe.frozen:
@@ -106,7 +106,7 @@ class Verification:
         """Record workload and effective configuration, before the first window opens.
 
         The arguments are as in `GenerationCheck.before_window`. Raises InvalidRunError if the
-        scenario differs, or no optimizer has taken a step.
+        configuration contradicts the scenario, or no optimizer has taken a step.
         """
         run, probe, record = self._run, self._probe, self._record
         probe.remove()
@@ -117,11 +117,11 @@ class Verification:
         probe.check()
 
     def read_steps(self, steps: int) -> None:
-        """Read the weights' version counters after `steps` steps, at both ends of a window."""
+        """Read the weights' version counters after `steps` steps, before and after a window."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
-        """Record changes and optimizer steps of measured steps; return reasons for `invalid`."""
+        """Record optimizer steps and changed state of the window; return reasons for `invalid`."""
         steps = window.samples[-1].step + 1
         self.read_steps(steps)
         progress = read_progress(self._optimizers(), steps, self._counter)
@@ -140,8 +140,8 @@ class Verification:
     def after_all_steps(self, nodes: Sequence[int]) -> None:
         """Record the checks of later steps. Raises InvalidRunError if they contradict the run.
 
-        Called when no other rank waits for this one in a step; `nodes` are the autograd nodes of
-        each unobserved step.
+        It is called once no other rank waits for this one in a step; `nodes` are the numbers of
+        autograd nodes of later steps without observers.
         """
         self._record.checked_steps = self.later.steps
         self._record.degraded += self.later.degraded
@@ -151,12 +151,12 @@ class Verification:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
-        """Record the weights' update after the first window, until which runs take equal steps."""
+        """Record the weights' change after the first window, before which runs take equal steps."""
         if self._record.update is None:
             self._record.update = self._update.finish(steps)
 
     def remove(self) -> None:
-        """Remove all hooks; record the first step's gradient flow even if it ended the run."""
+        """Remove all hooks; record the first step's gradient flow, even if that ended the run."""
         self.later.remove()
         self._update.close()
         self._probe.remove()

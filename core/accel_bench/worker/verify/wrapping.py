@@ -1,4 +1,4 @@
-"""Strategy by which the model is wrapped or sharded, read from the objects in memory."""
+"""Reading of the strategy by which the model is replicated or sharded, from objects in memory."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ REPLICATES = "DistributedDataParallel"
 
 
 def strategy_of(module: torch.nn.Module) -> str | None:
-    """Return the strategy whose class a module has; None for an ordinary module."""
+    """Return the strategy for which a module is a wrapper; None if it is no wrapper."""
     names = {kind.__name__ for kind in type(module).__mro__}
     return next((strategy for strategy in STRATEGIES if strategy in names), None)
 
 
 def is_sharding(kind: type) -> bool:
-    """Return whether a class is FSDP2's own, or FSDP2's substitute for a module's class."""
+    """Return whether a class is FSDP2's, or the class that FSDP2 puts in place of a module's."""
     return any(base.__name__ == SHARDED for base in kind.__mro__)
 
 
 def read_wrapping(run: Run) -> dict[str, Any]:
-    """Return strategy, sharding, nested wrappers and bytes of sent buffers as fields by name.
+    """Return fields of the effective configuration: strategy, sharding, wrappers, sent buffers.
 
-    An engine may wrap the model on its own: every wrapper in this process that holds the model
+    An engine may wrap the model by itself: every wrapper in this process that holds the model
     counts.
     """
     outer = _outermost(run)
@@ -65,7 +65,7 @@ def read_wrapping(run: Run) -> dict[str, Any]:
 
 
 def zero_stage(engine: Any) -> int:
-    """Return the ZeRO stage of DeepSpeed's optimizer, from which its configuration may differ."""
+    """Return the ZeRO stage of DeepSpeed's optimizer; the configuration may state another."""
     optimizer = engine.optimizer
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "DeepSpeedZeroOptimizer_Stage3" in names:
@@ -76,7 +76,7 @@ def zero_stage(engine: Any) -> int:
 
 
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
-    """Return elements by placement, held elements and sharing ranks by name; empty if unsharded."""
+    """Return fields: elements by placement, held elements, sharing ranks; empty if unsharded."""
     parameters = list(model.parameters())
     sharded = [parameter for parameter in parameters if is_sharded(parameter)]
     kept = list(filter(None, map(kept_elsewhere, parameters)))
@@ -100,7 +100,7 @@ def _held_elements(parameter: Any) -> int:
 
 
 def _placement(parameter: Any) -> str:
-    """Return a parameter's placement, as `replicate 2: Replicate(), shard 2: Shard(dim=0)`."""
+    """Return a parameter's placement as text, `whole` or such as `shard 2: Shard(dim=0)`."""
     kept = kept_elsewhere(parameter)
     if kept is not None:
         return kept.placement
@@ -113,7 +113,7 @@ def _placement(parameter: Any) -> str:
 
 
 def _outermost(run: Run) -> torch.nn.Module:
-    """Return the outermost wrapper that holds the model; the model itself if it has none."""
+    """Return the outermost wrapper that holds the model, or the model itself if there is none."""
     outer: torch.nn.Module = run.model
     if has_process_group():
         wrappers = (
@@ -129,14 +129,14 @@ def _outermost(run: Run) -> torch.nn.Module:
 
 
 def _other(run: Run) -> str:
-    """Return the strategy of a model without torch's wrappers: `DTensor`, a class, or `none`."""
+    """Return the strategy without a known wrapper: `DTensor`, the name of a class, or `none`."""
     if any(map(is_sharded, run.model.parameters())):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__
 
 
 def _synchronized_buffer_bytes(outer: torch.nn.Module) -> int:
-    """Return the bytes of buffers that replicas send to one another before every forward."""
+    """Return the bytes of the buffers that ranks send to one another before every forward pass."""
     return sum(
         buffer.numel() * buffer.element_size()
         for module in outer.modules()
