@@ -88,7 +88,7 @@ class GradientFlow(Frozen):
 
 
 class OptimizerProgress(Frozen):
-    """Progress of the optimizer from the first step to the window's end, read back after it."""
+    """Numbers of optimizer steps from the first to the window's end, read after the window."""
 
     steps: int
     """Steps that the engine ended: warm-up, discarded windows and the window."""

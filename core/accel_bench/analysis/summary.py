@@ -91,8 +91,8 @@ def collect_raced(
     rounds: int,
     stopped: StopReason = BY_THE_USER,
 ) -> tuple[list[ExperimentRuns], RaceSummary]:
-    """Return a race's experiments, each complete up to its stack's drop, with drops and savings.
-    The arguments are as for `summarize`."""
+    """Return a race's experiments, with the rounds until their stack was dropped, and a summary of
+    dropped stacks and of the runs saved. The arguments are as for `summarize`."""
     # Rounds that a dropped stack was spared are not missing.
     points = by_point(collect_runs(plan, results, 0) for plan in planned)
     drops = tuple(drop for point in points for drop in race_point(point, baseline, rounds))

@@ -119,7 +119,7 @@ def _interruption(result: RankResult) -> str:
 
 
 def _where(progress: Progress, active: ActivePlugins | None) -> str:
-    """Return a rank's phase, with the plugin whose code runs unless it is that of the engine."""
+    """Return a rank's phase as text, with the plugin whose code runs if it is not the engine."""
     plugins = active.plugins if active else ()
     if active is None or not 0 < progress.plugin <= len(plugins):
         return progress.phase

@@ -66,9 +66,10 @@ class Finished:
     """States of the files with figures before the command started."""
 
     def seen(self) -> dict[str, Any]:
-        """Return the number of steps, missing observations, dtypes, exit code and seconds as JSON.
+        """Return what was observed of the command, as JSON values.
 
-        The missing observations decide in which unit `ab` counts runs.
+        The keys are the number of steps, the names of missing observations (`unseen`), dtypes, exit
+        code and duration in seconds. If steps are unseen, `ab` counts whole runs instead.
         """
         facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {

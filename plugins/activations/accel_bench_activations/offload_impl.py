@@ -144,7 +144,7 @@ class Offloading:
             self._decoder.forward = self._bound
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the decoder's forward under the hooks; without them while a compiler traces it."""
+        """Call the decoder's forward, under the offloading hooks unless a compiler traces it."""
         if torch.compiler.is_compiling():
             return self._forward(*args, **kwargs)
         self._passes += self._packing.counting

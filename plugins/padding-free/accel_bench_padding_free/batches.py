@@ -150,7 +150,7 @@ class FlatBatches:
         return int(self._counted[index])
 
     def _flatten(self, samples: Any, supervised_in_step: int) -> Batch:
-        """Return the samples at indices `samples` as a micro-batch of one row, and count it.
+        """Return the samples at indices `samples` as a micro-batch of one row; add it to `counts`.
 
         `supervised_in_step` is the number of labels in the whole step.
         """

@@ -72,7 +72,7 @@ class Repetitions(NamedTuple):
 
 
 def read_repetitions(store: Store, commands: Sequence[Sequence[Result]]) -> list[Repetitions]:
-    """Return the reproductions of each command; `commands` has the runs of each command."""
+    """Return the stored repetitions of each command, whose own runs `commands` lists."""
     query = select(SESSIONS.c.id).where(SESSIONS.c.document.contains(f'"{REPEATED}"'))
     ids = [row["id"] for row in store.fetch(query)]
     repeating = store.sessions(ids) if ids else []

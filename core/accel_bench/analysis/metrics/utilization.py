@@ -85,7 +85,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step's counts are a whole multiple of the observed batch's counts."""
+    """Return whether a step has a whole multiple of the tokens and samples that `load` counts."""
     elements = load.observed_elements
     if elements is None:
         return True

@@ -52,10 +52,10 @@ UNCOUNTED = frozenset(
 
 
 def observe_workload(run: Run, batch: Batch) -> Workload:
-    """Return the workload of one micro-batch, per input element, as `Batch.tokens` counts them.
+    """Return the FLOPs of one micro-batch per input element, which `Batch.tokens` counts.
 
     Runs one forward pass with the task's loss, uncompiled, and restores random numbers and buffers.
-    Raises UnknownPartError if a product is unknown.
+    Raises UnknownPartError if a matrix product belongs to no known part of the model.
     """
     if run.data_parallel != run.world_size:
         raise UnknownPartError(DIVIDED)

@@ -95,7 +95,7 @@ class UpdateSketch:
         )
 
     def close(self) -> None:
-        """Remove the file if the run ended before the change was read."""
+        """Remove the file of weights if the run ended before their change was read."""
         if self._kept and not self._finished:
             self._kept.remove("the run ended before")
 
@@ -235,7 +235,7 @@ def _parameters(run: Run) -> Iterator[tuple[str, Any]]:
 
 
 def _together(sketches: Mapping[str, torch.Tensor]) -> tuple[float, ...]:
-    """Return the sum of the sketches of all tensors, as finite numbers."""
+    """Return the sum of all tensors' sketches, with NaN and infinity replaced by finite numbers."""
     total = sum(sketches.values(), torch.zeros(SKETCH_BUCKETS, dtype=torch.float64))
     return _numbers(total.nan_to_num())
 

@@ -117,7 +117,7 @@ class Verification:
         probe.check()
 
     def read_steps(self, steps: int) -> None:
-        """Read the weights' version counters after `steps` steps, before and after a window."""
+        """Record the weights' version counters after `steps` steps, at each end of a window."""
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:

@@ -53,7 +53,7 @@ class StepTracker(TorchDispatchMode):
         self._work: Counter[tuple[str, int, int]] = Counter()
 
     def assign(self, tensors: Iterable[Any], part: Part) -> None:
-        """Set the use of the memory of tensors; tensors not seen before are logged."""
+        """Record `part` as the use of the tensors' memory, and log tensors not seen before."""
         for tensor in tensors:
             for plain in plain_tensors(tensor):
                 self._block(plain).part = part
