@@ -211,7 +211,7 @@ def _shared_experiment(text: str) -> Experiment:
 
 
 def _parse(model: type[ModelT], payload: str) -> ModelT:
-    """Return JSON parsed as `model`. Raises ValueError if it does not fit or a number is too big."""
+    """Return JSON parsed as `model`. Raises ValueError if it does not fit or a number is huge."""
     parsed = model.model_validate_json(payload)
     _check_numbers(payload)
     return parsed

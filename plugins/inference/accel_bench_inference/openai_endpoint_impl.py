@@ -86,7 +86,7 @@ class EndpointEngine:
         self._keep([reply for reply in kept if isinstance(reply, Completion)])
 
     def _keep(self, answered: Sequence[Completion]) -> None:
-        """Store the responses' token ids, or all their characters' codes if a response has no ids."""
+        """Store the responses' token ids, or their characters' codes if a response lacks ids."""
         if all(reply.has_ids for reply in answered):
             self._run.answers.extend(reply.ids for reply in answered)
             return
