@@ -88,7 +88,7 @@ class GradientFlow(Frozen):
 
 
 class OptimizerProgress(Frozen):
-    """Numbers of optimizer steps from the first to the window's end, read after the window."""
+    """Numbers of optimizer steps up to the window's end, and the optimizer's settings in force."""
 
     steps: int
     """Steps that the engine ended: warm-up, discarded windows and the window."""

@@ -45,7 +45,7 @@ class ImportFileError(AccelBenchError):
 
 
 class BundleError(AccelBenchError):
-    """A bundle cannot be made, or differs from what its manifest states."""
+    """A bundle of stored sessions cannot be made, or differs from what its manifest states."""
 
 
 class StoreError(AccelBenchError):

@@ -49,8 +49,8 @@ def hookspec(one_answer: str = "", only: str = "") -> Callable[[_FunctionT], _Fu
     """Return a decorator that marks a function as the specification of a hook.
 
     `one_answer` makes the hook call a single plugin: the plugin of the stack that implements it,
-    else the plugin of the slot that `one_answer` names; `stack` names no slot. `only` names the one
-    kind of plugin whose hook is called: `launcher` or `trackers`.
+    else the plugin of the slot that `one_answer` names. With `stack`, only plugins of the stack are
+    asked. `only` names the one kind of plugin whose hook is called: `launcher` or `trackers`.
     """
 
     def mark(function: _FunctionT) -> _FunctionT:
@@ -76,7 +76,7 @@ LIMITED = frozenset({"check_scenario"})
 def allocate_ranks(
     scenarios: Sequence[Scenario], command: Sequence[str], dry_run: bool
 ) -> Allocation | None:
-    """Return the processes that all runs of a session share, for `launch_ranks`.
+    """Return processes for `launch_ranks` that all runs of a session share, or None without any.
 
     Called once, before planning. `scenarios` are those of all sweep points, with `resources.device`
     as written. `command` holds the program's arguments; with `dry_run` nothing is run. In a process

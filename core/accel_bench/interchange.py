@@ -155,8 +155,8 @@ def format_names() -> list[str]:
 
 
 def load_format(entry: DoorEntry) -> Format:
-    """Return the imported format of an entry point. Raises PluginError that names its distribution
-    if it is broken."""
+    """Import and return the format of an entry point. Raises PluginError, which names the entry's
+    distribution, if the format is broken."""
     form = entry.load()
     if not isinstance(form, Format):
         raise entry.broken(f"{entry.point.value} is no accel_bench.Format")
@@ -176,7 +176,7 @@ def export_lines(results: Iterable[Result], name: str) -> Iterable[str]:
 def _written(
     entry: DoorEntry, write: Callable[[Iterable[Result]], Iterable[str]], results: Iterable[Result]
 ) -> Iterator[str]:
-    """Yield the text that `write` makes of results; raise PluginError about `entry` if it fails."""
+    """Yield the text that `write` makes of results; raise PluginError on `entry` if that fails."""
     with entry.blamed():
         for text in write(results):
             if not isinstance(text, str):

@@ -137,7 +137,7 @@ class Job(Frozen):
         return Path(self.folder) / f"rank{rank}.json"
 
     def answer_path(self, rank: int) -> Path:
-        """Return the path of the JSON file with what the purpose's function returned on a rank."""
+        """Return the path of the JSON file with a rank's result of the work named by `purpose`."""
         return Path(self.folder) / f"rank{rank}.answer.json"
 
     def log_path(self, rank: int) -> Path:

@@ -145,7 +145,7 @@ class NodePlace:
 
 
 def rank_environment(job: Job, rank: int, place: NodePlace | None = None) -> dict[str, str]:
-    """Return a rank's environment variables: the parent's, the scenario's, and the rank's numbers.
+    """Return a rank's environment variables: the parent's, the scenario's, `RANK` and similar ones.
     `place` is the rank's position on its node; with None all ranks are on this machine."""
     scenario = job.experiment.scenario
     size = job.world_size

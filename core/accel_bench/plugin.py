@@ -155,13 +155,13 @@ class Plugin(Generic[OptionsT]):
         return None
 
     def expected_strategy(self, scenario: Scenario) -> str | None:
-        """Return the class that joins the ranks, such as `FSDPModule`, by the plugin's options."""
+        """Return the name of the class that joins the ranks, by default `strategy`, or None."""
         return self.strategy
 
     def data_parallel(self, scenario: Scenario) -> int:
         """Return the number of groups of ranks that each take batches of their own.
 
-        Called in the parent on the plugin that parallelizes; all else in `scenario` is resolved. If
+        Called in the parent on the plugin that parallelizes; the rest of `scenario` is resolved. If
         there are fewer groups than ranks, the ranks of a group have consecutive numbers. They get
         the same batches and compute them together, and each returns the whole loss of these
         batches.
@@ -190,29 +190,28 @@ class Plugin(Generic[OptionsT]):
     def allowed_loss_difference(self) -> float | None:
         """Return the `loss_tolerance` of this instance, which may depend on its options.
 
-        Called in the parent; do not import torch. If only this allows a difference of the loss, the
-        verdict is `within what NAME declares`, not `equivalent`; above 0.02 a difference never
-        counts as the same training. It excuses no change that others make, such as of the seed.
+        Called in the parent; do not import torch. If only this tolerance allows a loss difference,
+        the verdict is `within what NAME declares`, not `equivalent`. Above 0.02 a difference never
+        counts as the same training. Other changes, such as of the seed, are never excused.
         """
         return self.loss_tolerance
 
     def allowed_update_difference(self) -> float | None:
         """Return the `update_tolerance` of this instance, which may depend on its options.
 
-        Called like `allowed_loss_difference`; above 0.3 a distance is no evidence of equal
-        training.
+        Called like `allowed_loss_difference`. A distance above 0.3 never shows equal training.
         """
         return self.update_tolerance
 
     def allowed_output_difference(self) -> float | None:
         """Return the `output_tolerance` of this instance, which may depend on its options.
 
-        Called like `allowed_loss_difference`; a share above 0.2 is no evidence of equal answers.
+        Called like `allowed_loss_difference`. A token share above 0.2 never shows equal answers.
         """
         return self.output_tolerance
 
     def fingerprint(self, experiment: Experiment) -> JsonValue:
-        """Return further input of the experiment's id, such as the digest of a file that is read.
+        """Return further JSON that determines the experiment's id, such as a file's digest.
 
         Called in the parent; do not import torch. None means no further input.
         """

@@ -413,7 +413,7 @@ class LearningCurve(Frozen):
 
 
 class SeenWindow(Frozen):
-    """Bounds, by the parent's clock, of how many seconds a rank's window took."""
+    """Lower and upper bound, by the parent's clock, of the seconds that a rank's window took."""
 
     rank: int
     """Global rank."""

@@ -19,7 +19,7 @@ each rank knows the labels of a whole step."""
 
 
 class Held(NamedTuple):
-    """For each count of a batch, the fewest and the most elements that its tensors may hold."""
+    """Fewest and most processed, real and supervised elements that a batch's tensors may hold."""
 
     processed: tuple[int, int]
     real: tuple[int, int]
@@ -62,7 +62,7 @@ class Task(Plugin[OptionsT]):
     """Inputs of a batch that only the loss reads, and a prediction does not need."""
 
     def model_class_of(self, model: ModelUse) -> str:
-        """Return the transformers class of one model, given its id or the options of `model`."""
+        """Return the name of the transformers class for a model, by id or options of `model`."""
         return self.model_class
 
     def uses_loss_of_model(self) -> bool:
@@ -84,7 +84,7 @@ class Task(Plugin[OptionsT]):
         """Change a model just loaded, such as by removing parts that the loss does not use."""
 
     def held(self, batch: Batch) -> Held | None:
-        """Return bounds of the counted elements in a batch's tensors; None if unknown.
+        """Return the fewest and most elements that a batch's tensors may hold; None if unknown.
 
         A run is invalid if `Batch.tokens` lies outside these bounds in the first step. By default
         elements are tokens of `input_ids`, and each token with a label is supervised.
@@ -105,7 +105,7 @@ class Task(Plugin[OptionsT]):
 
 
 def held_tokens(batch: Batch, *, shifts: bool = False) -> Held | None:
-    """Return bounds of the tokens in `input_ids` and `labels` of a batch, or None without ids.
+    """Return the fewest and most tokens that a batch's tensors may hold; None without `input_ids`.
 
     Without a mask any token may be padding. A model that `shifts` its labels leaves the first label
     of each row out, unless the labels were shifted before.

@@ -228,7 +228,7 @@ def wrong_return_type(plugin: ActivePlugin, hook: str, expected: str, got: Any) 
 
 
 def refuse_unreadable(plugin: ActivePlugin, hook: str, value: Any, *place: str) -> None:
-    """Raise HookError if a value could not be read back once stored; `place` is the path to it."""
+    """Raise HookError if `value` could not be read back once stored; the error calls it `place`."""
     if fault := unreadable_part(value, *place):
         problem = f"gave what cannot be stored: {fault}"
         raise HookError(plugin.name, plugin.distribution, hook, problem)

@@ -119,7 +119,7 @@ def _wrong_architecture(plugin: ActivePlugin, architecture: str | None) -> Itera
 
 
 def _some(plugin: str, architectures: Sequence[str]) -> str:
-    """Return architectures as text; of many, only the first, and the command that lists all."""
+    """Return architectures as text; of many, the first few, and the command that lists all."""
     if len(architectures) <= NAMED:
         return ", ".join(architectures)
     named, others = ", ".join(architectures[:NAMED_OF_MANY]), len(architectures) - NAMED_OF_MANY
@@ -220,7 +220,7 @@ def _resources(scenario: Scenario) -> Iterable[str]:
 
 
 def _known_device(scenario: Scenario, allowed: frozenset[str] | None) -> str:
-    """Return the scenario's device type, under torch's name for it if `allowed` has that name."""
+    """Return the device type: by torch's name if `allowed` has that, else by the scenario's."""
     name = scenario.resources.device
     torch_type = device_type(name).torch_type
     return torch_type if allowed and torch_type in allowed else name

@@ -68,7 +68,7 @@ class DoorEntry:
 
     @contextmanager
     def blamed(self, place: str = "") -> Iterator[None]:
-        """Turn errors in the `with` block, but not AccelBenchErrors, into this entry's PluginError.
+        """Turn errors in the `with` block, except AccelBenchErrors, into this entry's PluginErrors.
 
         `place`, such as `a.csv: `, stands before the reason.
         """

@@ -24,7 +24,7 @@ IMPORT_SECONDS = 10.0
 
 
 class TookTooLongError(BaseException):
-    """A plugin's code exceeded its time limit; its own `except Exception` does not catch this."""
+    """A plugin's code exceeded its time limit; an `except Exception` in it does not catch this."""
 
 
 def import_plugin(

@@ -234,8 +234,8 @@ def _check_stack(stack: Stack, plugins: Sequence[ActivePlugin]) -> None:
 
 
 def _ordered(plugins: Sequence[ActivePlugin]) -> list[str]:
-    """Return the plugins' names in the nearest order that `after` and `before` allow. Raises
-    PluginError if no order does."""
+    """Return the plugins' names in the order allowed by `after` and `before` that is nearest to the
+    given order. Raises PluginError if no order is allowed."""
     names = [plugin.name for plugin in plugins]
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for plugin in plugins:
@@ -281,9 +281,9 @@ def _check_slots(scenario: Scenario, active: ActivePlugins) -> None:
 
 
 def try_apart(uses: Iterable[Use], work: Callable[[], object]) -> None:
-    """Run the picklable function `work` in another process first if `uses` name a foreign plugin
-    that was not tried yet. Raises HookError for a plugin whose code ends that process: it would end
-    the program silently."""
+    """Try the picklable function `work` in another process if `uses` name plugins of other authors
+    that were not tried yet. Raises HookError for a plugin whose code ends that process, since it
+    would end this program silently."""
     if "torch" in sys.modules:
         return
     by_text = {canonical_json(use.model_dump(mode="json")): use.use for use in uses}

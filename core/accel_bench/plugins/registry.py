@@ -1,4 +1,4 @@
-"""Installed plugins by metadata and a data file, without importing them, and contract checks."""
+"""Installed and shipped plugins, described without importing them, and checks of requirements."""
 
 from __future__ import annotations
 
@@ -214,13 +214,13 @@ def missing_extra(name: str) -> str | None:
 
 
 def missing_extras(names: Iterable[str]) -> dict[str, str]:
-    """Return the message of `missing_extra` for each named plugin that has one."""
+    """Return, by name, the messages of `missing_extra` on those plugins that lack an extra."""
     reasons = {name: missing_extra(name) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
 def _not_installed(name: str) -> str:
-    """Return an error message on a plugin not installed, with a command or the nearest name."""
+    """Return the error message for a plugin not installed: how to install it, or similar names."""
     if reason := missing_extra(name):
         return reason
     known = {plugin.use for plugin in installed()}

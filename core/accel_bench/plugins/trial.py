@@ -23,7 +23,7 @@ PROGRAM = (
 
 
 class Ending(NamedTuple):
-    """Ending of a trial's process before its work had returned."""
+    """How a trial's process ended before its work returned, and whose hook it called last."""
 
     how: str
     """Exit code or signal, such as `exit code 0` or `SIGSEGV`; empty at the time limit."""
@@ -33,7 +33,7 @@ class Ending(NamedTuple):
 
 
 class _Trial:
-    """In a trial's process `notes` is the descriptor of the pipe to its parent, elsewhere None."""
+    """Holder of `notes`, the descriptor of a trial's pipe to its parent; None outside a trial."""
 
     notes: int | None = None
 

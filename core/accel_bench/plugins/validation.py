@@ -86,7 +86,7 @@ def declarations() -> dict[str, TypeAdapter[Any]]:
 
 
 def validation_problems(kind: type[Plugin[Any]]) -> list[str]:
-    """Return a sentence for each hook that has no mark, does not exist or takes wrong arguments."""
+    """Return a sentence for each faulty hook: no `@hookimpl`, an unknown name, wrong arguments."""
     problems = [
         text for name, function in marked_methods(kind) for text in _problems_of(name, function)
     ]

@@ -72,7 +72,7 @@ NOT_OF_THE_DATA = {"sequence_length", "prefetch"}
 
 
 class FittingBatch(Frozen):
-    """The largest micro-batch that fits, and for how much device memory that is so."""
+    """The largest micro-batch that fits, and the range of device memory in which it is so."""
 
     value: int
 

@@ -84,8 +84,8 @@ def check(
 def audit_store(store: Store) -> AuditReport:
     """Return the audit of every row of an open store. Raises StoreError if it cannot be read.
 
-    A row holds the invariants that its audit found broken, and its checksum covers them. Rows that
-    an older or newer version of the checks audited are audited again.
+    A row stores the invariants that an earlier audit found broken, covered by the row's checksum.
+    Rows that an older or newer version of the checks audited are audited again.
     """
     rows = store.rows()
     stale = store.results(RUNS.c.figures_version != FIGURES_VERSION)

@@ -104,7 +104,7 @@ class _Within(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        """Read available bytes into `buffer`; return their number, or 0 at the end.
+        """Read bytes into `buffer`; return their number, 0 at the end, or None if no byte is ready.
 
         Raises TimeoutError at the time limit.
         """
@@ -127,7 +127,8 @@ def _read_answer(
 ) -> Completion:
     """Send a request, and return its completion. Raises InvalidRunError for an invalid response.
 
-    `body` is the JSON request; `reading` are `served`, `limits` and `stopped` of `read_stream`.
+    `body` is the JSON request. `reading` holds three arguments of `read_stream`: `served`, `limits`
+    and `stopped`.
     """
     path = f"{connection.parts.path.rstrip('/')}/completions"
     content = json.dumps(body).encode()

@@ -98,7 +98,7 @@ class Generator:
         return _Answered(served, prompts, streamer.tokens)
 
     def _more(self, requests: int) -> dict[str, Any]:
-        """Return arguments of `generate` that set its static cache or assistant, if there is one.
+        """Return arguments of `generate` for an assistant or a static cache; empty without either.
 
         `requests` is the number of requests in the batch.
         """
@@ -238,7 +238,7 @@ class GenerateEngine:
         return {"summary": "; ".join(texts), **facts}
 
     def _load(self) -> Load | None:
-        """Return the load of the measured requests; None without a rate, or before the window."""
+        """Return request rates and utilization in the window; None without a rate or a window."""
         if self._asked.rate is None or not self._window:
             return None
         return load_of(self._window, self._asked.rate)

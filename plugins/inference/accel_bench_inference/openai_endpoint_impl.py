@@ -167,9 +167,9 @@ class EndpointEngine:
         )
 
     def _waits_apart(self) -> tuple[float, float] | None:
-        """Return the median first-token latency, and the lowest one of new prompts, in seconds.
+        """Return, in seconds, the median first-token latency and the lowest one of new prompts.
 
-        None unless new prompts take so much longer that only a cache explains it.
+        None unless new prompts wait so much longer that only a cache explains the difference.
         """
         new = [wait for reply in self._new for wait in reply.served.first_token_seconds]
         waits = [wait for reply in self._window for wait in reply.served.first_token_seconds]
@@ -221,7 +221,7 @@ class EndpointEngine:
         }
 
     def _load(self) -> Load | None:
-        """Return the load of the measured requests, or None if the scenario sets no rate."""
+        """Return request rates and utilization in the window; None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
         return load_of_streams([reply.served for reply in self._window], self._asked.rate)

@@ -161,7 +161,7 @@ class VLLMEngine:
         return not all(request.finished for request in self._answers[first:until])
 
     def _instant(self) -> float:
-        """Return the seconds of the clock of arrivals, which stops between timed steps."""
+        """Return the time in seconds of the clock of arrivals, which stops between timed steps."""
         return now() - self._left_out
 
     def _admit(self, until: int) -> None:
@@ -213,7 +213,7 @@ class VLLMEngine:
             )
 
     def _load(self) -> Load | None:
-        """Return the load of the measured requests, or None if the scenario sets no rate."""
+        """Return request rates and utilization in the window; None if the scenario sets no rate."""
         if self._asked.rate is None:
             return None
         return load_of_streams(self._window, self._asked.rate)

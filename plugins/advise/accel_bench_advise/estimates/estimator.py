@@ -231,8 +231,7 @@ def named_batch(name: str, planned: Planned) -> str:
 
 
 def answer_of(what: str, device: str, memory: MemoryEstimate, nearest: Alternative | None) -> str:
-    """Return a sentence: whether an experiment fits a device, and if not, which nearest change
-    does.
+    """Return a sentence: whether an experiment fits a device, or with which least change it would.
 
     `what` names the stack with its batch, and `device` the device.
     """

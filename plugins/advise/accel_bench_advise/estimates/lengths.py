@@ -68,10 +68,10 @@ def read_lengths(path: Path) -> list[int]:
 def lengths_instead_of(
     path: Path, draft: Draft, overrides: Sequence[tuple[str, Any]]
 ) -> LengthSummary:
-    """Return a summary of the sample lengths in a file, with the sequence length chosen by them.
+    """Return a summary of the sample lengths in a file, which choose the sequence length.
 
-    Raises ScenarioError if the scenario's sweep or `overrides`, pairs of a dotted key and a value,
-    set the sequence length too.
+    Raises ScenarioError if the sequence length is also set: in the sweep of the scenario `draft`,
+    or by `overrides`, pairs of a dotted key and a value.
     """
     for where, keys in (
         ("the scenario's sweep", draft.data.get("sweep") or {}),
@@ -85,7 +85,7 @@ def lengths_instead_of(
 
 
 def summarize_lengths(lengths: Sequence[int]) -> LengthSummary:
-    """Return a summary of sample lengths; their 95th percentile gives its sequence length."""
+    """Return a summary of sample lengths, with a sequence length chosen by the 95th percentile."""
     ordered = sorted(lengths)
     most = ordered[max(0, -int(-QUANTILE * len(ordered) // 1) - 1)]
     chosen = -(-most // MULTIPLE) * MULTIPLE

@@ -91,9 +91,9 @@ def _bytes_per_parameter(plugin: ActivePlugin | None, experiment: Experiment) ->
 
 
 def device_copies(scenario: Scenario, parallel: ActivePlugin | None) -> Callable[[str], float]:
-    """Return a function of a model part's name: the fewest copies of it in one device's memory.
+    """Return a function that gives the fewest copies of a part of the model on one device.
 
-    The name is such as `weights`; the number is below 1 for a part that is divided among devices.
+    Its argument names the part, such as `weights`; parts divided among devices give less than 1.
     `parallel` is the plugin that parallelizes the model, if any.
     """
     whole = scenario.world_size == 1 or (parallel and parallel.instance.strategy == REPLICATES)

@@ -195,9 +195,9 @@ class NearestSearch(NamedTuple):
         return self._trial(planned, smaller[fitting - 1]) if fitting else None
 
     def _larger_device(self, planned: Planned) -> Alternative | None:
-        """Return the smallest device of the table that fits the experiment.
+        """Return the smallest device of the table on which the experiment fits.
 
-        None if no device fits it, or if the estimate is for a CPU.
+        None if it fits on no device, or if the estimate is for a CPU.
         """
         need = self.estimator.memory(planned).needed_bytes
         larger = [

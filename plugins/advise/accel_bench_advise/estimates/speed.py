@@ -87,7 +87,8 @@ class SpeedEstimator(NamedTuple):
     def _calibration(self, result: Result) -> Calibration:
         """Return the calibration by a stored run: measured step time over roofline time.
 
-        Raises AccelBenchError if its steps cannot be simulated, or are not full.
+        Raises AccelBenchError if the run's steps cannot be simulated, or if their number of tokens
+        is not the simulated one.
         """
         experiment, measured = result.experiment, run_throughput(result)
         peaks = self.target.peaks(experiment.scenario)
@@ -137,7 +138,7 @@ def step_seconds(footprint: Footprint, peaks: DevicePeaks, reached: Efficiency) 
 
 
 def roofline(footprint: Footprint, peaks: DevicePeaks) -> Bounds | None:
-    """Return the seconds of a step at the best and the worst efficiency.
+    """Return the least and most seconds of a step by a roofline, at the best and worst efficiency.
 
     None if the device's peak is unknown for a dtype that the step uses.
     """

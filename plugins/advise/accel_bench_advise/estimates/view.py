@@ -60,7 +60,7 @@ def estimate_report(document: EstimateDocument) -> Report:
 
 
 def span_text(form: Callable[[float], str]) -> Callable[[Bounds], str]:
-    """Return a function that writes a span as text, each end by `form`."""
+    """Return a function that turns a span into text; `form` turns each end into text."""
     return lambda span: span.text(form)
 
 

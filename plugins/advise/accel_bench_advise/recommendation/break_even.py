@@ -18,8 +18,8 @@ ADVICE = finding_words("use it", "leave it off", "too near to tell")
 def fieller_ends(extra: Sequence[float], saved: Sequence[float]) -> tuple[float | None, ...]:
     """Return both ends of the 95 % interval of mean(extra) / mean(saved), of paired values.
 
-    Both are None if steps do not surely become shorter. Source: Fieller (1954), "Some problems in
-    interval estimation".
+    Both are None if the mean of `saved` is not surely positive, or for fewer than two pairs.
+    Source: Fieller (1954), "Some problems in interval estimation".
     """
     size = len(extra)
     if size < 2:

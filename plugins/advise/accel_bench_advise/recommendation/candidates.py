@@ -107,7 +107,7 @@ class Candidate:
         return median(counts)
 
     def trained_apart(self, why: str) -> Candidate:
-        """Return a copy with the obstacle `why`, a difference of training; empty clears it."""
+        """Return a copy whose obstacle is `why`, a difference of the training; empty means none."""
         different = self.row.not_the_same or why == OTHER_TRAINING
         outcome: CandidateOutcome = "changes the training" if different else "training not compared"
         return replace(self, obstacle=why, outcome=outcome if why else None)
@@ -157,7 +157,7 @@ def training_of(experiment: Experiment) -> str:
 def start_of(run: Result) -> float | None:
     """Return a run's seconds of start-up before its measured window; None if they are not stored.
 
-    Of the warm-up, each step counts as one usual step, and only the rest of its time as start-up.
+    Warm-up steps count as start-up only with the time by which they exceed a usual step.
     """
     starts = []
     for rank in run.ranks:
@@ -175,7 +175,7 @@ def start_of(run: Result) -> float | None:
 def _blocks(
     results: Sequence[Result], baselines: Mapping[str, str]
 ) -> dict[tuple[DeviceKind, str, str, str], list[Result]]:
-    """Return the results in groups of one device, scenario, sweep point and baseline."""
+    """Return the results, grouped by device, scenario, sweep point and baseline."""
     places = [
         # A gate's looks are sessions of one command.
         (

@@ -98,7 +98,7 @@ def _plan_of_run(words: Sequence[str]) -> Plan:
 def _missing(plan: Plan, store: Store | None, any_stored: bool) -> tuple[str, float]:
     """Return how many runs of a plan are not stored, in words, and as a fraction of its runs.
 
-    `any_stored` is true if earlier rounds are stored; the words then say so if none of them counts.
+    `any_stored` is true if earlier rounds are stored; if none of them counts, the words say why.
     """
     points: dict[str, list[Experiment]] = {}
     for planned in plan.runnable:

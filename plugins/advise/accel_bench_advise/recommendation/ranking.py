@@ -51,7 +51,7 @@ class Ranked(NamedTuple):
 
     @property
     def certainty(self) -> Certainty:
-        """`measured` if surely nothing is faster than the best, `inconclusive`, or `not tested`."""
+        """`not tested` without a best; `inconclusive` if another may be faster; else `measured`."""
         return "not tested" if self.best is None else "measured" if self.sure else "inconclusive"
 
 
@@ -206,7 +206,7 @@ def pairs_of(one: Candidate, other: Candidate) -> list[RoundKey]:
 def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
     """Return break-evens of the best against its baseline, and of other stacks against the best.
 
-    A stack has one only if its steps are faster and it surely starts later.
+    A stack has a break-even only if its steps are faster and it surely starts later.
     """
     best = ranked.best
     if best is None or best.runs.rate is not None:
@@ -225,7 +225,7 @@ def break_evens(ranked: Ranked, tokens: float | None) -> list[BreakEven]:
 
 
 def is_as_fast(one: Candidate, soonest: Candidate, tokens: float | None) -> bool:
-    """Return whether `one` is surely at most 2 % slower than `soonest`, for `tokens` tokens."""
+    """Return whether `one` is surely at most 2 % slower than `soonest` in a job of `tokens`."""
     ratio = as_fast(one, soonest, tokens)
     return ratio is not None and ratio.low is not None and ratio.low >= 1 - SAME_WITHIN
 
@@ -236,7 +236,7 @@ def _not_faster(one: Candidate, best: Candidate, tokens: float | None) -> bool:
 
 
 def _extra_and_saved(one: Candidate, rival: Candidate) -> tuple[list[float], list[float]]:
-    """Return two lists: how many seconds later `one` starts than `rival`, and saves per step.
+    """Return two lists: the seconds that `one` starts after `rival`, and those it saves per step.
 
     Runs are paired by round if both have common rounds, else by order.
     """

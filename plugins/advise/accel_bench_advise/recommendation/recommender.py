@@ -72,7 +72,7 @@ class Recommender:
     def answer(self) -> Recommendation:
         """Return the recommendation of a stack and a device.
 
-        Raises AccelBenchError if the only device to be estimated cannot be planned for.
+        Raises AccelBenchError if the scenario cannot be planned for the only device to estimate.
         """
         ranks, left_out = self.ranked()
         measured = [
@@ -143,7 +143,7 @@ class Recommender:
         return own, [LeftOut(rows=f"rows of {label}", reason=reason) for label in others]
 
     def _of_length(self, found: list[Candidate]) -> Narrowed:
-        """Return the candidates of the shortest stored length that holds 95 % of the samples.
+        """Return the candidates of the shortest sequence length that holds 95 % of the samples.
 
         The second list describes the other candidates.
         """
@@ -194,9 +194,10 @@ class Recommender:
         return kept, notes
 
     def _estimates(self, measured: set[str], left_out: list[LeftOut]) -> Iterator[DeviceEstimate]:
-        """Yield estimates for devices that are not in `measured`, which have a usable stored stack.
+        """Yield estimates for the considered devices that have no usable stored stack.
 
-        Devices for which the scenario cannot be planned are added to `left_out`.
+        `measured` are devices with such a stack. Devices for which the scenario cannot be planned
+        are added to `left_out`.
         """
         if self.estimator is None:
             return
@@ -227,7 +228,7 @@ class Recommender:
     def _answer_fields(
         self, chosen: Offer | None, ranked: Ranked | None, offers: Sequence[Offer]
     ) -> dict[str, Any]:
-        """Return the fields of `Recommendation` on the answer and the stacks, by name.
+        """Return, by name, the fields of `Recommendation` that hold the answer and the stacks.
 
         `chosen` is the recommended device; without one, the best rejected stack is described.
         `ranked` is the ranking of stacks to show, if any, and `offers` are the offers of all

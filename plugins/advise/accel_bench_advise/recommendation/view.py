@@ -183,7 +183,7 @@ def _in_your_script(document: Recommendation) -> Iterator[Section]:
 def _code(stack: str, scenario: str) -> list[str]:
     """Return three lines of Python that apply a stack.
 
-    The list is empty if `accelerate` would not know the stack.
+    The list is empty if `accel_bench.accelerate` would not know the stack.
     """
     named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
     given = json.dumps(stack)

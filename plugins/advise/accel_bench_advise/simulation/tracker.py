@@ -169,7 +169,7 @@ def _call(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _copied_bytes(func: Any, args: Any, made: list[torch.Tensor]) -> int:
-    """Return how many bytes a convolution on a CPU needs at most beside its results; else 0.
+    """Return the most extra bytes of an operation on a CPU beside its results; 0 if no convolution.
 
     `made` are the result's tensors. oneDNN copies activations and weights into layouts of its own,
     and its results back. An input of few channels is not copied.
