@@ -40,7 +40,7 @@ def test_what_was_written_and_what_comes_next_is_said(tmp_path: Path) -> None:
 def test_the_hooks_that_can_be_written_are_listed_without_a_name() -> None:
     done = call("plugins", "new", "--hook", "list")
     assert done.code == 0, done.err
-    assert "accelerate_model (all plugins): Return the new model" in done.out
+    assert "accelerate_model (all plugins): Return the accelerated model" in done.out
     assert "load_data (one answer, data): Return the dataset" in done.out
     assert "record_result" not in done.out  # It is copied from a page of the documentation.
     assert max(map(len, done.out.splitlines())) < 80
