@@ -64,7 +64,7 @@ class RunDescription(NamedTuple):
 
 
 def describe_run(result: Result) -> RunDescription:
-    """Return a run's settings, metrics and steps for experiment trackers, if they are known."""
+    """Return a run's settings, metrics and steps for experiment trackers, without unknown ones."""
     columns = derived_columns(result)
 
     def known(listed: tuple[DerivedColumn, ...]) -> dict[str, Any]:

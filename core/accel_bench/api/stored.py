@@ -79,8 +79,7 @@ class StoredResults:
     def compare(
         self, a: str, b: str, *, other: StoredResults | None = None
     ) -> tuple[ExperimentComparison, ...]:
-        """Return the comparison of `b` with `a` at each common sweep point, as `accel-bench
-        compare`.
+        """Return the comparison of stack or run `b` with `a` at each of their common sweep points.
 
         `a` and `b` are a stack's name, SESSION/STACK, or the beginning of an id. `other` is the
         store of `b`, by default this one. Raises StoreError for an unknown or ambiguous name.
@@ -111,8 +110,8 @@ def open_store(place: str | os.PathLike[str] | None = None) -> StoredResults:
 
 
 def place_of(place: str | os.PathLike[str] | None) -> str:
-    """Return a results folder or address: `place`, else ACCEL_BENCH_RESULTS, or else the
-    default."""
+    """Return a results folder or a database's address: `place`; for None the environment variable
+    ACCEL_BENCH_RESULTS, else `accel_bench_results`."""
     return os.environ.get(RESULTS, DEFAULT_RESULTS) if place is None else os.fspath(place)
 
 

@@ -137,8 +137,8 @@ def list_hardware() -> dict[str, Hardware]:
 
 def find_hardware(device_name: str) -> NamedHardware | None:
     """Return the device with this torch, NVML or short name; None if no device or several match.
-    The table has no parts of a device (MIG), no variants with other clocks, and no name that two
-    products share."""
+    The table has no entry for a part of a device (MIG), a variant with other clocks, or a name
+    that two products share."""
     table = list_hardware()
     fitting = [name for name, row in table.items() if name == device_name or row.fits(device_name)]
     return NamedHardware(fitting[0], table[fitting[0]]) if len(fitting) == 1 else None
@@ -174,8 +174,8 @@ def devices_called(name: str) -> dict[str, Hardware]:
 
 
 def _meanings(name: str) -> list[dict[str, Hardware]]:
-    """Return the devices that `name` may mean, by short name, in four tables: as a short name,
-    torch's name, a price catalog's name, and words of a short name."""
+    """Return four dicts of devices by short name: those with the short name `name`, those with this
+    name in torch, those with this name in price catalogs, those whose short name has its words."""
     words = {*device_words(name)}
     tests: tuple[Callable[[str, Hardware], bool], ...] = (
         lambda short, _: short == name.lower(),

@@ -49,8 +49,8 @@ _UNREACHED: dict[str | None, HubModel] = {}
 
 
 def look_up(model: ModelUse) -> HubModel:
-    """Ask the hub about a model and return its statements, or the reason why they are unknown. The
-    result is cached per process."""
+    """Ask the hub about a model; return what the hub states, or the reason why nothing is known.
+    The result is cached per process."""
     key = _key(model)
     if key not in _FOUND:
         _FOUND[key] = _ask(model)

@@ -122,7 +122,7 @@ def _described(entry: DoorEntry, described: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _descriptions(roots: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the tables of `commands.toml` files by name; the first of the folders `roots` wins."""
+    """Return descriptions of commands by name from `commands.toml` files; the first folder wins."""
     tables = _tables(roots, DESCRIPTIONS)
     return {name: facts for name, facts in tables.items() if isinstance(facts, dict)}
 
@@ -141,7 +141,7 @@ def _tables(roots: Iterable[Path], file: str) -> dict[str, Any]:
 
 
 def successors(kind: str) -> dict[str, Any]:
-    """Return new names by former names from the table `kind` of `renamed.toml`, such as
-    `options`."""
+    """Return the new names of commands or of options by former name. `kind` is the table of
+    `renamed.toml` to read: `commands` or `options`."""
     named: dict[str, Any] = _tables([preset_roots()[0]], RENAMED)[kind]
     return named

@@ -111,7 +111,7 @@ def _row(planned: PlannedSummary) -> dict[str, Any]:
 
 
 def _estimate(plan: Plan, results: str) -> dict[str, Any]:
-    """Return the JSON keys for a plan's number of runs, needed memory and estimated duration."""
+    """Return a plan's number of runs, needed memory and estimated duration, by key of the JSON."""
     with ExitStack() as stack:
         store = None
         with suppress(StoreError):

@@ -91,8 +91,8 @@ class LazyCommands(TyperGroup):
         return sorted(names, key=lambda name: (*VERBS, name).index(name)) if self.noun else names
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Import and return a command, or None for an unknown name. Raises PluginError if that
-        fails."""
+        """Import and return a command, or None for an unknown name. Raises PluginError if the
+        import fails."""
         if cmd_name in self.commands:
             return self.commands[cmd_name]
         command = self.available().get(cmd_name)
@@ -108,8 +108,8 @@ class LazyCommands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name, in click's form. Raises ScenarioError for an
-        unknown command, with its new name or the nearest one."""
+        """Return name, command and remaining arguments, as click does. Raises ScenarioError for an
+        unknown command; the message states the command's new name or the nearest name."""
         known = self.list_commands(ctx)
         wrong = args and args[0] not in known and not args[0].startswith("-")
         if wrong and not ctx.resilient_parsing:  # A shell that completes is told nothing.
@@ -163,7 +163,7 @@ def _first_sentence(text: str) -> str:
 
 def _as_click(command: Command, word: str) -> Any:
     """Import a command, and return it as click's command with the name `word`. Raises PluginError
-    if that fails."""
+    if the import fails."""
     if command.entry is None:
         return _made_of(typer.Typer(), command, word)
     loaded = command.entry.load()
@@ -187,7 +187,7 @@ def _made_of(loaded: Any, command: Command, word: str) -> Any:
 
 
 def _group(loaded: typer.Typer, outer: typer.Typer, command: Command, word: str) -> Any:
-    """Return a noun's click group called `word`, which lists the commands of all distributions."""
+    """Add the typer app `loaded` to the app `outer`, and return its click group, named `word`."""
     from accel_bench.cli.output import with_wide
 
     for own in (*loaded.registered_commands, loaded.registered_callback):

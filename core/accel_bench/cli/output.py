@@ -69,7 +69,7 @@ def form_of_output(form: str) -> str:
 
 
 def print_report(report: Report, form: str) -> None:
-    """Print a report in the format `form`, as of `--format`; a long JSON list comes in parts."""
+    """Print a report in the format `form`, a value of `--format`; a long JSON list in portions."""
     from accel_bench.report.formats import render_list, render_report
 
     if form == "json" and isinstance(report.document, list):

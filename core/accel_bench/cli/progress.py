@@ -165,7 +165,7 @@ class JsonReporter(CallbackReporter):
     """Reporter that prints one line of JSON on stderr for each event."""
 
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
-        """Print the end of a run, even if Ctrl-C interrupted the printing of an earlier line."""
+        """Print the end of a run, even if an earlier line raised an error or was interrupted."""
         self.raised = None
         super().on_result(planned, what, result)
 

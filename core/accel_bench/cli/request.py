@@ -37,7 +37,7 @@ from accel_bench.store.database import Store
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of a command: its options, this machine, and what its launcher has allocated."""
+    """One call of a command: options, this machine, and machines that the launcher allocated."""
 
     options: PlanOptions
     machine: Machine = field(default_factory=read_machine)
@@ -48,7 +48,7 @@ class Invocation:
 
     @contextmanager
     def allocated(self, drafts: Sequence[Draft], request: PlanRequest) -> Iterator[Invocation]:
-        """Let the scenarios' launcher allocate its machines, and yield this call with them. Raises
+        """Let the scenarios' launcher allocate machines, and yield a call that uses them. Raises
         typer.Exit, with the program's exit code, if the launcher has run the program elsewhere."""
         dry_run = self.options.dry_run
         with allocated(drafts, self.machine, request, sys.argv, dry_run) as allocation:
@@ -58,7 +58,7 @@ class Invocation:
             yield replace(self, machine=machine, allocation=allocation)
 
     def plan(self, draft: Draft, request: PlanRequest) -> Plan:
-        """Return the plan of a scenario; redirect anything that plugins print to stderr."""
+        """Return the plan of a scenario; redirect to stderr anything that plugins print."""
         with redirect_stdout(sys.stderr):
             return make_plan(draft, self.machine, request)
 
@@ -68,7 +68,7 @@ class Invocation:
 
     @contextmanager
     def sessions(self, store: Store) -> Iterator[Callable[..., Session]]:
-        """Yield a function that makes the command's sessions, which show progress in the block."""
+        """Show progress in the `with` block; yield a function that makes the command's sessions."""
         benchmark = self.benchmark()
         with benchmark.progress() as reporter:
             yield session_maker(benchmark, store, reporter)

@@ -120,8 +120,8 @@ def run(options: RunCommandOptions) -> int:
 
 
 def _chosen_drafts(drafts: Sequence[Draft], request: PlanRequest) -> list[Draft]:
-    """Return the scenarios of which `--only` leaves a stack. Raises ScenarioError for an unknown
-    scenario."""
+    """Return the scenarios that have a stack to run under `--only`. Raises ScenarioError if
+    `--only` names an unknown scenario."""
     names = [str(draft.get("name")) for draft in drafts]
     for name in request.only:
         scenario = name.rpartition("/")[0]

@@ -127,8 +127,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return run.optimizer
 
     def answered(self, hook: str) -> bool:
-        """Return whether a plugin that the stack lists implements `hook`, a hook of only one
-        plugin. Plugins of the scenario's slots do not count."""
+        """Return whether a plugin that the stack lists implements `hook`, which only one plugin may
+        implement. Plugins that fill slots of the scenario do not count."""
         plugin = self._active.answers(hook)
         return plugin is not None and plugin.slot is None
 
@@ -164,8 +164,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
     def collate(self, features: Sequence[Features]) -> dict[str, Any]:
         """Return the model inputs of one micro-batch, as a data collator does.
 
-        `features` are the samples, as in `batches`. A stack's plugin that builds batches makes the
-        micro-batch, or else the scenario's data plugin.
+        `features` are the samples, as in `batches`. The stack's plugin that builds batches, or else
+        the scenario's data plugin, makes the micro-batch.
         """
         run = self._alive()
         alone = one_micro_batch(run, self._dataset(features), len(features))
@@ -311,9 +311,10 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         return made
 
     def _as_asked(self, found: EffectiveConfiguration) -> Run:
-        """Return the run object with whose scenario `check` compares the configuration `found`.
+        """Return the run object whose scenario `check` compares with the effective one, `found`.
 
-        If only the script recomputes activations, the scenario gets this setting from `found`.
+        If the script, not the stack, recomputes activations, the scenario's
+        `train.gradient_checkpointing` becomes the value in `found`.
         """
         if self._recomputes_anyway and not self.recomputes:
             return with_checkpointing(self._run, bool(found.gradient_checkpointing))

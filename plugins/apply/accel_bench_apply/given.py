@@ -25,9 +25,9 @@ def read_module(
 ) -> dict[str, Any]:
     """Return the scenario settings that describe a script's module.
 
-    Its configuration is written into `folder`. `draft` is the scenario. The module will be moved to
-    `device` and converted to `dtype`, unless they are None. Raises ScenarioError for a module that
-    cannot be accelerated: it has no weights, has an adapter, or is wrapped or compiled.
+    The module's configuration is written into `folder`. `draft` is the scenario. The module will be
+    moved to `device` and converted to `dtype`, unless they are None. Raises ScenarioError for a
+    module that cannot be accelerated: it has no weights, has an adapter, or is wrapped or compiled.
     """
     import torch
 
@@ -99,7 +99,7 @@ def refuse_settings(settings: Mapping[str, Any], module: Mapping[str, Any]) -> N
 
 
 def deviations(draft: Draft, module: Mapping[str, Any]) -> list[str]:
-    """Return a list with a sentence if the scenario `draft` sets another dtype than the module has.
+    """Return a list with a warning if the scenario `draft` and the module differ in dtype, else [].
 
     `module` is the `model` section that `read_module` returned.
     """

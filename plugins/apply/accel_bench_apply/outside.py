@@ -75,9 +75,9 @@ def parts_outside(
 ) -> Iterator[Outside]:
     """Yield the parts of a stack that a script must apply itself, with instructions.
 
-    `settings` and `written` are the dotted keys that the stack and the scenario set. `given` is
-    True if the script gives a module. Raises PluginError for a plugin that drives the steps itself,
-    and if `given` is True for a plugin that loads the model.
+    `settings` are the dotted keys that the stack sets, `written` those of the scenario. `given` is
+    True if the script gives a module. Raises PluginError if a plugin of the stack drives the steps
+    itself, or if a module is given and a plugin of the stack loads the model.
     """
     engine, loader = active.answers("build_engine"), active.answers("load_model")
     if engine is not None and engine.slot is None:
@@ -124,7 +124,8 @@ def _is_done(key: str, value: Any, scenario: Scenario) -> bool:
 
 
 def _ranks(active: ActivePlugins, scenario: Scenario) -> Iterator[Outside]:
-    """Yield the averaging of gradients, if there are several ranks and no plugin averages them."""
+    """Yield an instruction to average the gradients over the ranks. Nothing is yielded for a single
+    rank, or if a plugin averages the gradients."""
     if scenario.world_size > 1 and active.answers("parallelize_model") is None:
         way = "wrap the model in DistributedDataParallel, as trainers do by themselves"
         yield Outside("parallel", "the scenario", way)

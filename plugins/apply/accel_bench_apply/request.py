@@ -156,7 +156,7 @@ def ask(  # noqa: PLR0913 - what a script says
 
 
 def _written(draft: Draft) -> tuple[str, ...]:
-    """Return the dotted keys on a script's training that the scenario `draft` sets."""
+    """Return the dotted keys of training settings that the scenario `draft` sets."""
     sections = ("train", "optimizer", "environment")
     own = dict(dotted({key: draft.get(key) or {} for key in sections}))
     beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]

@@ -106,8 +106,8 @@ class Mesh(Plugin[MeshOptions]):
         return scenario.data_parallel if isinstance(sizes, str) else sizes.data_parallel
 
     def fraction_per_device(self, scenario: Scenario) -> float | None:
-        """Return the fraction of the model on a device, 0 if offloaded; None if the mesh is
-        unfit."""
+        """Return the fraction of the model that one device holds, 0 if offloaded to the host; None
+        if the mesh's sizes do not fit the number of devices."""
         sizes = self._fill(scenario.world_size)
         if isinstance(sizes, str):
             return None

@@ -1,4 +1,4 @@
-"""Selection of a report's runs: those of the newest commands have samples, others only columns."""
+"""Selection of a report's runs; only runs of the newest `run` commands are read with samples."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ REPETITIONS = "accel_bench.repetitions"
 
 
 class Repetitions(Protocol):
-    """Interface of an entry point's object: other people's reproductions of a command's
-    sessions."""
+    """Reproductions of a command's sessions by other people, which an entry point's function
+    finds."""
 
     def badges(
         self, results: Sequence[Result], baseline: str
@@ -98,7 +98,8 @@ class CommandRuns(NamedTuple):
 def select_commands(
     store: Store, words: Sequence[str] = (), where: str | None = None
 ) -> tuple[list[CommandRuns], list[RunLine], list[str]]:
-    """Return the newest commands with their selected runs, a line for each selected run, and notes.
+    """Return the newest commands with their selected runs, the columns of all selected runs, and
+    notes on runs that are damaged or shown without samples.
 
     A word is the name of a scenario, which selects its newest command, or a prefix of the id of a
     session, experiment or run, which selects all commands that contain it. `where` is a condition
@@ -169,7 +170,8 @@ def _lines(store: Store, conditions: Sequence[ColumnElement[bool]]) -> Iterator[
 def _in_detail(lines: Sequence[RunLine]) -> list[CommandKey]:
     """Return the commands whose runs are read with their samples, the newest first.
 
-    At most `MOST_COMMANDS` have at most `MOST_RUNS` runs; the first alone may have `MOST_OF_ONE`.
+    They are at most `MOST_COMMANDS` commands with at most `MOST_RUNS` runs in sum; the newest is
+    included if it has at most `MOST_OF_ONE` runs.
     """
     runs: dict[CommandKey, int] = {}
     for line in reversed(lines):

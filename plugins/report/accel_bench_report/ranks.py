@@ -46,7 +46,7 @@ class RankFigures(Frozen):
 
 
 class StackRanks(StackRow):
-    """Values of each rank of an experiment, their spread, its communication and its stragglers."""
+    """Figures of each rank of an experiment, their spread, communication times, and stragglers."""
 
     experiment_id: str
     """Identity of the experiment."""
@@ -97,7 +97,7 @@ def notes(summary: Summary, found: Sequence[StackRanks]) -> list[str]:
 
 
 def details(summary: Summary, found: Sequence[StackRanks], row: ExperimentSummary) -> list[str]:
-    """Return texts on the collective time per step of a stack's `row`, and its spread over ranks.
+    """Return sentences on a stack's seconds in collectives per step, and their spread over ranks.
 
     `found` is the section's document. The list is empty if no communication was observed.
     """
@@ -203,9 +203,9 @@ def _observed(run: Result) -> dict[int, Communication]:
 
 
 def _share(runs: Sequence[Result], part: Callable[[Communication], float]) -> float | None:
-    """Return a part of the observed step as a fraction: mean over ranks, median over runs.
+    """Return a fraction of the observed step's time: mean over ranks, median over runs.
 
-    `part` reads the part's seconds. None if nothing was observed.
+    `part` returns the seconds that are divided by the step's. None if nothing was observed.
     """
     by_run = [[seen for seen in _observed(run).values() if seen.step_seconds] for run in runs]
     return median_of_known(
@@ -223,9 +223,9 @@ def _collectives(runs: Sequence[Result]) -> dict[str, Collective]:
 
 
 def _mean_collective(name: str, observed: Sequence[Sequence[Communication]]) -> Collective:
-    """Return the collective `name`: means over ranks, medians over runs.
+    """Return calls, bytes and seconds of a collective: means over ranks, then medians over runs.
 
-    `observed` holds the communication of each rank for each run.
+    `observed` has a list for each run, with the communication of each rank.
     """
     nothing = Collective(calls=0, bytes=0, seconds=0, waiting_seconds=0)
     kinds = [[rank.collectives.get(name, nothing) for rank in ranks] for ranks in observed]

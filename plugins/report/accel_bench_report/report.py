@@ -141,7 +141,7 @@ def _anonymous(
     """Return commands and texts without names of people, hosts and folders, as in a bundle.
 
     Both are anonymized together, so that equal names get equal replacements. Raises BundleError if
-    a run cannot be read without a name, and PluginError if no anonymizer is installed.
+    a run is invalid after the replacement, and PluginError if no anonymizer is installed.
     """
     from accel_bench.errors import PluginError
     from accel_bench.plugins.doors import find_entries

@@ -155,7 +155,7 @@ def _activated(file: ResolvedFile, points: Sequence[Point]) -> list[Point]:
 
 
 def _batch(file: ResolvedFile, machine: Machine) -> dict[str, int]:
-    """Return the file's batch sizes at its own number of devices, by key without `train.`."""
+    """Return the batch sizes of a scenario file by name, at the number of devices that it sets."""
     (point,) = _with_groups_of_plugins(file, [next(file.points(machine.device))])
     return {key: getattr(point.scenario.train, key) for key in KEYS}
 
@@ -184,8 +184,8 @@ def _strong(
 def _overrides(file: ResolvedFile, kept: Mapping[str, int], left_out: str) -> list[tuple[str, Any]]:
     """Return overrides, pairs of a dotted key and a value, that set two of the three batch sizes.
 
-    `kept` has the sizes by key without `train.`. The third, `left_out`, is unset if the file has
-    it.
+    `kept` has the sizes by key without `train.`. A further override unsets the third size,
+    `left_out`, if the file sets it.
     """
     taken_back = [(f"train.{left_out}", None)] if file.is_set(f"train.{left_out}") else []
     return [*((f"train.{key}", kept[key]) for key in KEYS if key != left_out), *taken_back]

@@ -188,8 +188,9 @@ def _compare(
 def _verdict(differences: Sequence[float], allowed: Allowance) -> Training:
     """Return the verdict on relative differences of the loss.
 
-    `allowed` holds the tolerance. The verdict is `different by design` if the loss is within it
-    only because plugins declare more than the usual tolerance, or if they declare other training.
+    `allowed` holds the tolerance. The verdict is `different by design` if the loss is within the
+    tolerance only because plugins declare more than the usual one, or if they declare other
+    training.
     """
     verdict = judge_differences(differences, allowed.tolerance)
     beyond = judge_differences(differences, allowed.usual) != "equivalent"

@@ -60,8 +60,8 @@ def steps(trials: TrialRuns) -> Iterator[CheckStep]:
 
 
 def _runs(trials: TrialRuns) -> Iterator[Clause]:
-    """Run the plugin with the usual model and dtype, and yield the clauses. If it fails, search for
-    undeclared needs."""
+    """Run the plugin with the usual model and dtype, and yield the clauses. If the run fails, find
+    out whether the plugin needs something undeclared, such as an adapter."""
     if obstacle := _obstacle(trials):
         yield obstacle
         return

@@ -250,10 +250,10 @@ def _effects(trials: TrialRuns, seconds: float) -> tuple[Effects, Effects]:
 
 
 def _lax(model: type[Options], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a sentence for each value of a wrong type that an options class accepts, and for other
-    lax settings.
+    """Yield a sentence for each value of a wrong type that an options class accepts, and others if
+    the class accepts unknown options, is not frozen, or refuses `options`.
 
-    `options` are valid options.
+    `options` are options that should be valid.
     """
     label = model.__name__
     try:
@@ -310,8 +310,8 @@ def _wrong_values(annotation: Any) -> list[Any]:
 
 
 def _leaves(annotation: Any) -> Iterable[Any]:
-    """Return the types in a field's annotation: members of a union or literal, or the type
-    itself."""
+    """Return the types in a field's annotation: a union's members, the types of a literal's
+    values, or the type itself."""
     if get_origin(annotation) is Literal:
         return [type(value) for value in get_args(annotation)]
     if get_origin(annotation) in (Union, UnionType):

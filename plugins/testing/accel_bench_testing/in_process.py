@@ -161,9 +161,9 @@ def run_in_process(
 ) -> Execution:
     """Prepare and measure one planned experiment in this process, and restore the process's state.
 
-    Returns the measured execution or, if the preparation fails, its execution. `root` is the folder
-    for files. Changes of the process are only recorded if `watched`. `changes` compares the run's
-    weight update with other runs' updates. Ctrl-C is raised again.
+    Returns the measured execution, or the preparation's execution if that fails. `root` is the
+    folder for files. Changes of the process are only recorded if `watched`. `changes` compares the
+    run's weight update with other runs' updates. Ctrl-C is raised again.
     """
     left: list[str] = []
     if planned.active.implements("prepare_experiment"):

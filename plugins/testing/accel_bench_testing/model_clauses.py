@@ -46,8 +46,8 @@ def accumulation(trials: TrialRuns) -> Clause:
 
 
 def _memory(trials: TrialRuns) -> Clause:
-    """Check that the plugin imports no package once memory is counted as the model's; return the
-    outcome as a clause."""
+    """Check that the plugin imports no package after `prepare_process`, when memory counts as the
+    model's; return the outcome as a clause."""
     own = trials.kind.__module__.partition(".")[0]
     late = [
         package

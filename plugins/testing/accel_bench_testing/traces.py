@@ -149,7 +149,7 @@ def note_processes() -> None:
 def watch(job: Job) -> Traces:
     """Start watching threads, processes, files and output of plugins' code; return their traces.
 
-    `job` is the watched run's, whose folders may keep files.
+    `job` is the job of the watched run, which may leave files in its folder and cache.
     """
     _Watching.traces = Traces(job)
     sys.stdout = NotedOutput(sys.stdout)

@@ -60,9 +60,10 @@ def dispatched_experts(model: nn.Module, options: MeshOptions) -> set[nn.Paramet
 def shard_batch_norms(parts: Sequence[nn.Module], settings: Mapping[str, Any]) -> None:
     """Shard the batch norms of each part as one group, without 16-bit copies of their weights.
 
-    `parts` are the repeated blocks, then the whole model: so no group mixes a recomputed block with
-    other modules. `settings` are the arguments of `fully_shard`. The statistics of batch norms are
-    float32, so torch requires float32 weights too, even for 16-bit inputs and outputs.
+    `parts` are the repeated blocks, then the whole model. In this order no group mixes batch norms
+    of a recomputed block with others. `settings` are the arguments of `fully_shard`. The statistics
+    of batch norms are float32, so torch requires float32 weights too, even for 16-bit inputs and
+    outputs.
     """
     policy: MixedPrecisionPolicy = settings["mp_policy"]
     if policy.param_dtype is None:

@@ -22,8 +22,8 @@ def divide_experts(model: nn.Module, mesh: DeviceMesh, dispatch: bool = False) -
     """Divide the experts of all layers over the ranks in place; return the number of these layers.
 
     With `dispatch` each rank has its own tokens, and sends them to the ranks of their experts.
-    Raises ScenarioError if the model has no experts, or if their number is no multiple of the
-    ranks'.
+    Raises ScenarioError if the model has no experts, or if the number of experts is no multiple of
+    the number of ranks.
     """
     layers = [module for module in model.modules() if is_experts(module)]
     if not layers:
@@ -151,7 +151,7 @@ def _joined(computed: torch.Tensor, inputs: Sequence[torch.Tensor]) -> torch.Ten
 
 @contextmanager
 def _own_parts(layer: Any) -> Iterator[list[torch.Tensor]]:
-    """Replace a layer's sharded parameters by this rank's parts in the block; yield the parts."""
+    """In the `with` block, replace a layer's parameters by this rank's shards, and yield these."""
     whole = dict(layer._parameters)
     parts = {name: weight.to_local() for name, weight in whole.items()}
     try:

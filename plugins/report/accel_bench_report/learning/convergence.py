@@ -84,7 +84,7 @@ def curve_of(group: LearningGroup, usd_per_hour: float | None) -> tuple[CurvePoi
 
 
 def _reached(group: LearningGroup, steps: int) -> list[list[Reached]]:
-    """Return for each seed the points of its curves after `steps` steps, if they are that long."""
+    """Return for each seed the points after `steps` steps of those curves that are long enough."""
     clusters = [[reached_after(curve, steps) for curve in cluster] for cluster in group.clusters]
     return [[point for point in cluster if point is not None] for cluster in clusters]
 
@@ -158,7 +158,7 @@ def _races(
 def _baseline_of(
     group: LearningGroup, groups: Sequence[LearningGroup], baselines: Mapping[str, str]
 ) -> LearningGroup | None:
-    """Return the baseline's group at the same sweep point in a common session, if any."""
+    """Return the baseline's group at the sweep point and in a session of `group`, or None."""
     names = {baselines.get(session) for session in group.sessions}
     alike = (other for other in groups if other.point == group.point and other.stack in names)
     return next((other for other in alike if group.sessions & other.sessions), None)

@@ -126,7 +126,7 @@ def _group(rows: Sequence[ExperimentRuns]) -> LearningGroup:
 
 
 def identity_without(row: ExperimentRuns, keys: Iterable[str]) -> JsonValue:
-    """Return an experiment's identity as JSON, without the settings `keys`."""
+    """Return as JSON all settings and versions that give an experiment its id, without `keys`."""
     identity = json.loads(canonical_json(row.planned.experiment.identity))
     for section, _, key in (name.partition(".") for name in keys):
         identity.get("work", {}).get(section, {}).pop(key, None)
@@ -141,7 +141,8 @@ def _is_not_finite(run: Result) -> bool:
 def lasts(group: LearningGroup) -> Iterator[tuple[SeedRuns, float]]:
     """Yield each seed that did not diverge, with its final loss.
 
-    It is the loss of the seed's first curve at the last step that is common to all these curves.
+    The final loss is read from the seed's first curve, after the last step that all these curves
+    have.
     """
     curves = [
         (seed, next(iter(seed.curves.values())))

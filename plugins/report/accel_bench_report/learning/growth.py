@@ -43,7 +43,7 @@ class Slope(NamedTuple):
 def memory_growth(group: LearningGroup) -> MemoryGrowth:
     """Return the steepest slope of memory over a group's runs and ranks, with the verdict.
 
-    The verdict is that memory grows if it does so in most runs. It is `not tested` if no run has
+    Memory grows by the verdict if it grows in most runs. The verdict is `not tested` if no run has
     enough readings.
     """
     by_run = [

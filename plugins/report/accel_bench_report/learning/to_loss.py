@@ -21,9 +21,10 @@ Found = Mapping[str, Mapping[RoundKey, Amounts]]
 
 
 def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Amounts]]:
-    """Return the amounts that each run of a group used to reach a loss, by seed and round.
+    """Return the steps, tokens and seconds of each run until it reached a loss, by seed and round.
 
-    They are infinite (`NEVER`) if the run did not reach it. Seeds without a curve are left out.
+    All three are infinite (`NEVER`) for a run that did not reach the loss. Seeds without a curve
+    are left out.
     """
     return {
         seed.seed: {key: amounts_to(curve, loss) or NEVER for key, curve in seed.curves.items()}
@@ -35,10 +36,10 @@ def amounts_of(group: LearningGroup, loss: float) -> dict[str, dict[RoundKey, Am
 def to_loss(
     found: Found, loss: float, usd_per_hour: float | None, raced: Comparison | None
 ) -> ToLoss:
-    """Return the median amounts used to reach a loss, with intervals.
+    """Return the median steps, tokens, seconds and dollars used to reach a loss, with intervals.
 
-    `found` are the amounts that each run used. `raced` is the comparison with the baseline, and
-    None for the baseline. Without `usd_per_hour` the dollars are None.
+    `found` has the steps, tokens and seconds of each run. `raced` is the comparison with the
+    baseline, and None for the baseline. Without `usd_per_hour` the dollars are None.
     """
     every = [amounts for by_round in found.values() for amounts in by_round.values()]
     reached = sum(amounts is not NEVER for amounts in every)
@@ -91,8 +92,8 @@ def _scaled(seconds: Interval | None, usd_per_hour: float | None) -> Interval | 
 def race(baseline: Found, stacks: Mapping[str, Found]) -> dict[str, Comparison]:
     """Return each stack's comparison with the baseline by time to a loss, by stack name.
 
-    `baseline` and `stacks` hold the amounts that the runs used. Verdicts follow the rule for
-    speeds; their units are the seeds or, with one seed, its rounds. There is no verdict with fewer
+    `baseline` and `stacks` hold the steps, tokens and seconds of the runs. Verdicts follow the rule
+    for speeds; the pairs are of seeds or, with one seed, of rounds. There is no verdict with fewer
     than five pairs, or if only one run of a pair reached the loss.
     """
     pairs = {name: _ratios(own, baseline) for name, own in stacks.items()}

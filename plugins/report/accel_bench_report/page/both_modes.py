@@ -64,7 +64,10 @@ def _rows(pages: Sequence[ScenarioPage]) -> Iterator[tuple[str, list[Line]]]:
 
 
 def _of_page(page: ScenarioPage) -> Iterator[tuple[Place, str, dict[str, ExperimentSummary]]]:
-    """Yield for each (model, device) and mode of a page its ranked rows by name, baseline first."""
+    """Yield the ranked rows of a page for each combination of model, device and mode.
+
+    Each tuple is (model, device), the mode, and rows by stack and sweep point, baseline first.
+    """
     by_mode: dict[tuple[Place, str], dict[str, ExperimentSummary]] = {}
     rows = [row for row in page.rows if not row.why_not_ranked and row.last_run is not None]
     rows.sort(key=lambda row: row.summary.stack != page.summary.baseline)
@@ -85,8 +88,8 @@ def _first_token(row: Line) -> str | None:
 
 
 def _ratio(mode: str) -> Column:
-    """Return a mode's column of ratios to the baseline; ratios of other quantities than speed are
-    left out."""
+    """Return the column of a mode's speed relative to the baseline's; its cells are empty where
+    another quantity than speed is compared."""
 
     def cell(row: Line) -> Interval | None:
         summary: ExperimentSummary | None = getattr(row, mode)

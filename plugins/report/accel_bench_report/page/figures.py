@@ -43,7 +43,7 @@ EACH = "Each dot is a process, the bar the 95 % interval of the estimate at its 
 
 
 def figures_of(one: ScenarioPage, rows: Sequence[RowView]) -> list[Plot]:
-    """Return the plots of a scenario's page data `one` and its rows, except plots without data."""
+    """Return the plots of the scenario with the page data `one`, except plots without data."""
     ranked, end = named_for_plots([row for row in rows if not row.why])
     shown = ranked[:MOST_SERIES]
     end += left_out(len(ranked))
@@ -149,7 +149,7 @@ def _speed(one: ScenarioPage, rows: Sequence[RowView], end: str) -> Iterator[Plo
 def _ratio(rows: Sequence[RowView], baseline: str, end: str) -> Iterator[Plot]:
     """Yield the plot of ratios to the baseline, a dot for each round; no plot without ratios.
 
-    `end` is the end of its caption.
+    `end` has the last sentences of the caption.
     """
     bases = {
         row.row.runs.planned.experiment.point: row.row.runs for row in rows if row.stack == baseline
@@ -190,7 +190,7 @@ def _loss(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
     """Yield the plot of the MFU of each run, for stacks with known FLOPs and known peak FLOP/s.
 
-    `end` is the end of its caption.
+    `end` has the last sentences of the caption.
     """
     series = []
     for row in rows:
@@ -209,7 +209,7 @@ def _efficiency(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
 def _steps(rows: Sequence[RowView], end: str) -> Iterator[Plot]:
     """Yield the plot of milliseconds of each step of a stack's first run, on the slowest rank.
 
-    `end` is the end of its caption.
+    `end` has the last sentences of the caption.
     """
     series = []
     for row in rows:
@@ -272,7 +272,7 @@ def memory_unit(kind: str | None) -> str:
 
 
 def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
-    """Yield plots of speed over devices, and of step time relative to the fewest devices."""
+    """Yield a plot of speed over devices, and one of step time divided by the fewest devices'."""
     caption = "Measured points alone; what is estimated for more devices stands in its table."
     series = [*_over_devices(one, rows, lambda point: point.figure.tokens_per_second)]
     if series:
@@ -286,7 +286,7 @@ def _scaling(one: ScenarioPage, rows: Sequence[RowView]) -> Iterator[Plot]:
 def _over_devices(
     one: ScenarioPage, rows: Sequence[RowView], read: Callable[[ScalingPoint], Interval | None]
 ) -> Iterator[Series]:
-    """Yield for each stack with several numbers of devices a line over them; `read` gives its y."""
+    """Yield for each scaled stack a line over numbers of devices; `read` returns the y values."""
     numbers = {row.stack: row.number for row in rows}
     for scaling in scaling_of(one.summary):
         known = ((float(point.figure.world_size), read(point)) for point in scaling.points)

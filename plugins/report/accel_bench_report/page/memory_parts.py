@@ -133,7 +133,8 @@ class MemoryView(NamedTuple):
 def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
     """Return the memory bars of completed rows on one scale, and a note on the scale.
 
-    Bars leave out the memory of imports, which is equal for all stacks and may exceed a model's.
+    Bars leave out the memory of imports, which is equal for all stacks and may exceed the memory of
+    a model.
     """
     measured = [
         (row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked

@@ -163,8 +163,8 @@ def _answers(one: ScenarioPage) -> list[str]:
 
 
 def _with_kind(column: Column, one: ScenarioPage) -> Column:
-    """Return the column; a memory column gets as its unit the kind of memory that all rows
-    share."""
+    """Return the column. The unit of a memory column becomes the kind of memory if all rows have
+    the same kind."""
     kinds = {row.peak_memory_kind for row in one.summary.experiments} - {None, ""}
     if column.header != "memory" or len(kinds) != 1:
         return column
@@ -219,7 +219,7 @@ def _groups(
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return `name`, with a number if it is among the ids `used`, and add the result to them."""
+    """Return the id `name`, with a number if `used` contains it, and add the result to `used`."""
     number, unique = 1, name
     while unique in used:
         number += 1

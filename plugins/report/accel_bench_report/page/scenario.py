@@ -105,9 +105,10 @@ def scenario_page(
     results: Sequence[Result],
     repetitions: Repetitions | None = None,
 ) -> ScenarioPage:
-    """Return the page data of one or more runs of a scenario, with badges of reproductions.
+    """Return the page data of one or more runs of a scenario.
 
-    `command` is the id of the first session, and `plan` the plan of the runs.
+    `command` is the id of the first session, `plan` the plan of the runs, and `repetitions` holds
+    other people's reproductions, which give rows a badge.
     """
     if plan.race:
         runs, raced = collect_raced(plan.planned, results, plan.baseline, plan.rounds)
@@ -164,7 +165,7 @@ def _point(
 ) -> tuple[PageRow, ...]:
     """Return the rows of one sweep point: ranked rows, the best first, then unranked rows.
 
-    `repeated` are the badges of reproductions.
+    `repeated` has the badges of rows whose sessions other people have reproduced.
     """
     base = next((pair for pair in rows if pair[0].stack == baseline), None)
     built = [_row(row, own, base, repeated) for row, own in rows]

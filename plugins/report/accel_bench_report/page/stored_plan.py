@@ -117,10 +117,10 @@ def _skipped(document: Mapping[str, Any]) -> Iterator[Place]:
 
 
 def _stand_in(sibling: Experiment, place: Place, scenario: Mapping[str, Any]) -> Experiment:
-    """Return an experiment in place of one without runs, at the stack and sweep point `place`.
+    """Return a substitute, without an id, for an experiment that has no runs.
 
-    `scenario` gives the stack's plugins, `sibling`, an experiment of the session, all other
-    settings.
+    `place` is its stack and sweep point. The stack's plugins are read from `scenario`. All other
+    settings are those of `sibling`, another experiment of the session.
     """
     entry = _mapping(_mapping(scenario.get("stacks")).get(place.stack))
     uses = {"uses": entry.get("use", []), "settings": entry.get("set", {})}

@@ -92,8 +92,8 @@ def _numeric_keys(sweeps: Sequence[Sweep]) -> list[str]:
 
 
 def _tied(key: str, sweeps: Sequence[Sweep]) -> set[str]:
-    """Return `key` and the swept keys zipped to it, of which each has one value per value of
-    `key`."""
+    """Return `key` and the swept keys zipped to it: those whose value is determined by the value
+    of `key`."""
     names = {name for sweep in sweeps for name in sweep}
     values = {name: {canonical_json([sweep.get(key), sweep.get(name)]) for sweep in sweeps}
               for name in names}  # fmt: skip

@@ -42,7 +42,7 @@ def usd_per_million_tokens(usd_per_hour: float, instances: int, tokens_per_secon
 
 
 def same_device(device_name: str, priced: str) -> bool | None:
-    """Return whether a device's full name and the device name `priced` in a price mean one device.
+    """Return whether a full device name and the name `priced`, of a price, mean the same device.
 
     None if unknown: prices name a device by the table's short name or, in other catalogs, by an
     ambiguous name.
@@ -106,10 +106,9 @@ def cost_notes(
 
 
 def _doubt(device: Device, priced: str) -> str:
-    """Return a clause on the device of a price, such as `which is another device`; empty for this
-    one.
+    """Return a clause such as `which is another device`; empty if the price is for `device`.
 
-    `priced` is the device that the price names.
+    `priced` is the name of the device that the price is for.
     """
     if device.type == "cpu":
         return "which it did not use"

@@ -62,14 +62,14 @@ def find_figures(names: Iterable[str]) -> list[Figure]:
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:
-    """Return a function that estimates a figure, with interval, from `read` of all completed
-    runs."""
+    """Return a function that estimates a figure with its interval from the values that `read`
+    returns for the completed runs."""
     return lambda row, terms: positive_interval([read(speed) for speed in row.speeds.values()])
 
 
 def _one(read: Callable[[ExperimentRuns], float | None]) -> Compute:
-    """Return a function that computes a figure by `read` of all runs together, without an
-    interval."""
+    """Return a function that computes a figure without an interval; `read` reads its value from an
+    experiment."""
 
     def compute(row: ExperimentRuns, terms: Terms) -> Interval | None:
         value = read(row)
@@ -157,7 +157,7 @@ def _memory(name: str, peak: str = "bytes") -> Compute:
 def paid_speed(row: ExperimentRuns) -> Interval | None:
     """Return the tokens per second of an experiment; None if it cannot be priced by token.
 
-    That is so if an operation is called alone, or if requests arrive at a given rate.
+    It cannot if an operation is called alone, or if requests arrive at a given rate.
     """
     unpriced = row.planned.experiment.scenario.calls_alone or row.rate is not None
     return None if unpriced else row.tokens_per_second
@@ -199,8 +199,8 @@ def _of_metric(name: str) -> Compute:
 
 
 def _of_run(name: str, compute: Compute) -> Figure:
-    """Return the figure `name` of single runs as one of experiments, with its unit and
-    direction."""
+    """Return a figure of experiments that is computed by `compute`. Its unit and better direction
+    are those of the figure `name` of single runs."""
     unit, better = QUANTITIES[name]
     return Figure(name, unit, compute, better)
 

@@ -181,8 +181,8 @@ def _match(
 
 
 def _fitting(one: Keyed, bases: Sequence[Keyed], key: str) -> list[ExperimentRuns]:
-    """Return the experiments in `bases` comparable with `one`: of a common session, if there are
-    any."""
+    """Return the experiments in `bases` with the plugin versions of `one`: only those that share a
+    session with `one`, if there are any."""
     equal = [base for base in bases if same_versions(one.keys, base.keys, key)]
     equal = [base for base in equal if same_versions(one.keys, base.keys, key, True)] or equal
     sessions = {session for session, _ in one.row.speeds}
@@ -234,9 +234,10 @@ def _mean(ratios: Sequence[Interval]) -> Interval | None:
 
 
 def _losses(several: ByValue) -> dict[str, float]:
-    """Return final losses by value at the last common step; empty if fewer than two are known.
+    """Return losses by value, after the same step; empty if fewer than two are known.
 
-    Values with several experiments in the set are left out.
+    The step is the last that all experiments have. Values with several experiments in the set are
+    left out.
     """
     rows = {name: own[0] for name, own in several.items() if len(own) == 1}
     steps = shared_steps(list(rows.values()))

@@ -140,8 +140,8 @@ def rest_of(experiments: Sequence[Keyed], key: str) -> list[str]:
 def same_versions(one: Keys, other: Keys, key: str, strict: bool = False) -> bool:
     """Return whether the plugins of two experiments have equal versions and fingerprints.
 
-    `one` and `other` are the experiments' settings. Unless `strict`, the fingerprints of plugins
-    that are values of `key` may differ.
+    `one` and `other` are the experiments' settings. Unless `strict`, the fingerprints of the
+    plugins that `key` selects may differ.
     """
     free = () if strict else tuple(_coming_with(key, one) | _coming_with(key, other))
     prefixes = ACROSS_DEVICES if key == "device" else VERSIONS
@@ -158,9 +158,9 @@ def _public(name: str, value: JsonValue) -> JsonValue:
 
 
 def _coming_with(key: str, keys: Keys) -> set[str]:
-    """Return prefixes of the keys with fingerprints of the plugins that are values of `key`.
+    """Return prefixes of the keys that hold fingerprints of the plugins that `key` selects.
 
-    `keys` are the settings of an experiment.
+    `keys` has the settings of an experiment, from which these plugins are read.
     """
     section = key.partition(".")[0]
     names = {section, *(str(keys[name]) for name in (f"{section}.use", key) if name in keys)}

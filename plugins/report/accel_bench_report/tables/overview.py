@@ -46,7 +46,7 @@ class OverviewRow(NamedTuple):
 
 
 def overview(lines: Sequence[RunLine]) -> list[OverviewRow]:
-    """Return a row for each stack with equal work on equal kinds of device.
+    """Return a row for each scenario, sweep point, stack, kind of device and origin of runs.
 
     Only the last attempt of a run counts. Speeds are medians within a command and never averaged
     over commands, which differ in machines and versions.

@@ -225,7 +225,7 @@ def _one_of(key: str, value: JsonValue, known: Sequence[JsonValue]) -> JsonValue
 def _bases(
     experiments: Sequence[Keyed], axes: Sequence[str], reference: Mapping[str, JsonValue]
 ) -> Iterator[ExperimentRuns | None]:
-    """Yield for each experiment the experiment in its reference cell; None if there is none."""
+    """Yield for each experiment the one in its reference cell, to compare it with, or None."""
     places = {canonical_json(entry.at(axes)): entry.row for entry in experiments}
     for entry in experiments:
         at = Keyed({**entry.keys, **reference}, entry.row).at(axes)

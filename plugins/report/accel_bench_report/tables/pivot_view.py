@@ -203,8 +203,8 @@ def _counted(value: PivotValue) -> str:
 
 
 def _headed(made: Pivot, values: Values) -> str:
-    """Return a column's header: the values of its keys, with the keys' names if there are
-    several."""
+    """Return a column's header: the values of its keys with the keys' names; a single key `id` or
+    `use` has no name."""
     if len(values) == 1:
         key = made.column_keys[0].rpartition(".")[2].replace("_", " ")
         return plain_value(values[0]) if key in ("id", "use") else f"{key} {plain_value(values[0])}"

@@ -19,7 +19,7 @@ from accel_bench.scenario.uses import TOKENS
 
 
 class PointFigure(Comparison):
-    """Ratio of a stack at one sweep point to itself at another: an estimate without a verdict.
+    """Speed of a stack at one sweep point divided by its speed at another, without a verdict.
 
     The ratio compares global speeds or, if requests arrive at a rate, median request latencies.
     `rounds` counts pairs, or unpaired runs of this point.
@@ -57,10 +57,10 @@ class PointFigure(Comparison):
 
 
 def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple[PointFigure, ...]:
-    """Return the ratio of each stack at each sweep point to the same stack at the reference point.
+    """Return each stack's speed at each sweep point relative to its speed at the reference point.
 
-    `reference` is the tag of that point, by default the first. The tuple is empty if nothing is
-    swept, or seeds alone.
+    `reference` is the tag of the reference point, by default the first. The tuple is empty if
+    nothing is swept, or seeds alone.
     """
     points = by_point(rows)
     if len(points) < 2 or set(SEED_KEYS).issuperset(rows[0].planned.experiment.sweep):
@@ -75,7 +75,7 @@ def compare_points(rows: Sequence[ExperimentRuns], reference: str = "") -> tuple
 def against(row: ExperimentRuns, base: ExperimentRuns) -> PointFigure:
     """Return the ratio of an experiment's speed to the speed of `base`, without a verdict.
 
-    It has a reason in place of the ratio if the two cannot be compared.
+    The result has a reason in place of the ratio if the two experiments cannot be compared.
     """
     here, there = row.planned.experiment, base.planned.experiment
     size = here.scenario.world_size

@@ -148,7 +148,7 @@ class Scaling(Frozen):
 def scalings(rows: Sequence[ExperimentRuns]) -> tuple[Scaling, ...]:
     """Return the scaling of each stack; an empty tuple if neither devices nor nodes are swept.
 
-    It is empty too if requests arrive at a rate, since more devices then find no more work.
+    The tuple is also empty for a fixed rate of requests, which more devices do not serve faster.
     """
     swept = any(SIZES & set(row.planned.experiment.sweep) for row in rows)
     if not swept or any(row.rate is not None for row in rows):
