@@ -1,4 +1,4 @@
-"""Parts of a model: its repeated blocks, of an encoder or a decoder, and its adapters."""
+"""Search of a model for its repeated encoder or decoder blocks, and for its adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The switch of a model's activation checkpointing, and the interface of a checkpoint function."""
+"""Switching of a model's activation checkpointing, and the interface of a checkpoint function."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class CheckpointFunction(Protocol):
 
 
 def enable_gradient_checkpointing(model: Any) -> None:
-    """Enable activation checkpointing of a model. Raises ScenarioError if it has none."""
+    """Enable a model's activation checkpointing. Raises ScenarioError if the model lacks it."""
     word = _word_for_checkpointing(model)
     enable = getattr(model, f"{word}_checkpointing_enable")
     try:
@@ -49,7 +49,7 @@ def enable_gradient_checkpointing(model: Any) -> None:
 
 
 def disable_gradient_checkpointing(model: Any) -> None:
-    """Disable activation checkpointing of a model. Raises ScenarioError if it has none."""
+    """Disable a model's activation checkpointing. Raises ScenarioError if the model lacks it."""
     getattr(model, f"{_word_for_checkpointing(model)}_checkpointing_disable")()
 
 

@@ -1,6 +1,6 @@
 """Counters of torch's compiler in this process: graphs, breaks, recompilations, seconds.
 
-The counters are not public in torch, so a count is null if a version lacks it.
+The counters are not public in torch, so a count is null if the installed torch lacks it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _seconds() -> dict[str, Any]:
 
 
 def _graph_counts() -> dict[str, Any]:
-    """Return the numbers of graphs, of graph breaks with reasons, and of uncompiled functions."""
+    """Return counts of graphs, graph breaks and uncompiled functions, and reasons for breaks."""
     frames, breaks = _counter("frames"), _counter("graph_break")
     # Here are breaks by branching on a tensor, say, or by the recompile limit.
     breaks.update(_counter("unimplemented"))

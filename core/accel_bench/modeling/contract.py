@@ -33,7 +33,7 @@ CLOSE = 0.05
 
 
 def text_config(config: Any) -> Any:
-    """Return the text model's part of a model configuration, or all of it without such a part."""
+    """Return the text model's part of a configuration, or the whole one if it has no such part."""
     return getattr(config, "get_text_config", lambda: config)()
 
 
@@ -86,9 +86,9 @@ def _problem(model: Any, run: Run) -> str:
 
 
 def _wrong_division(model: Any, run: Run) -> str:
-    """Return a predicate if a model's loss ignores `num_items_in_batch`, else an empty text.
+    """Return a predicate that says that the loss ignores `num_items_in_batch`; else empty text.
 
-    The model is called uncompiled, in evaluation mode, with a number of items and its double.
+    The model, uncompiled and in evaluation mode, is called with a number of items and its double.
     """
     from accel_bench.modeling.evaluating import evaluating
 
@@ -107,7 +107,7 @@ def _wrong_division(model: Any, run: Run) -> str:
 
 
 def _loss(model: Any, run: Run, count: int) -> float:
-    """Return a model's loss of a sequence of zeros, divided by `count`, with a fixed seed."""
+    """Return a model's loss on zero tokens, called with `num_items_in_batch=count`."""
     import torch
 
     ids = torch.zeros((1, PROBED_TOKENS), dtype=torch.long, device=str(run.device))

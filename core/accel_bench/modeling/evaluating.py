@@ -16,9 +16,9 @@ from accel_bench.modeling.sharding import reshard
 def evaluating(run: Run) -> Iterator[None]:
     """Compute without gradients and dropout within the block, in the precision of the scenario.
 
-    Afterwards every module is back in its mode, random numbers continue where they were, and
-    weights that FSDP2 has gathered are sharded again. Compiled regions run eagerly, since the
-    varying shapes of an evaluation would have the training's code compiled again.
+    Afterwards modules are in training mode again if they were, random numbers continue where they
+    were, and weights that FSDP2 has gathered are sharded again. Compiled regions run eagerly: the
+    varying shapes of an evaluation would cause recompilation of the training's code.
     """
     modes = {module: module.training for module in run.model.modules()}
     run.model.train(False)

@@ -2,8 +2,8 @@
 
 DeepSpeed updates parts of long float32 tensors, frees gradients before the optimizer steps, and
 leaves placeholders without elements in the model. Its engine declares once how each parameter is
-read (`keep_elsewhere`), and shows the gradients of its first step (`show_gradients`): core reads
-updates, gradients and sizes from there.
+read (`keep_elsewhere`), and shows the gradients of its first step (`show_gradients`). The core
+measures updates, gradients and sizes by these two declarations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ATTRIBUTE = "accel_bench_kept_elsewhere"
 
 
 class ShownGradient(NamedTuple):
-    """Norm of a gradient that is freed before the optimizer steps, and indices of two weights."""
+    """Norm of a gradient that is freed early, and indices of two weights that should change."""
 
     norm: float
     """L2 norm of the whole gradient."""
@@ -54,7 +54,7 @@ class KeptElsewhere:
 
 
 def keep_elsewhere(parameter: torch.Tensor, kept: KeptElsewhere) -> None:
-    """Declare how a parameter is read that a library stores in tensors outside the model."""
+    """Declare how to read a parameter that a library stores in tensors outside the model."""
     setattr(parameter, ATTRIBUTE, kept)
 
 

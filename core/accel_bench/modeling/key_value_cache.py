@@ -82,7 +82,7 @@ def _expected(run: Run, requests: int, length: int, tensors: Sequence[torch.Tens
 
 
 def expected_numbers(config: Any, length: int, static: bool) -> int | None:
-    """Return the expected number of elements in all layers' keys for a request of `length` tokens.
+    """Return the number of elements in the keys that all layers cache for `length` tokens.
 
     `static` is true for a cache of fixed size. Returns None if a layer stores anything but the keys
     and values of its last tokens, or if the configuration does not state the sizes.

@@ -211,7 +211,7 @@ def latency_metrics(
 
 
 def _decode(served: Sequence[Served]) -> float | None:
-    """Return the tokens per second, first tokens left out; None if all tokens came together."""
+    """Return tokens per second, without the first of each request; None if all came at once."""
     seconds = covered_seconds([(batch.tokens[0][0], batch.ended) for batch in served])
     tokens = sum(batch.new_tokens - batch.requests * batch.tokens[0][1] for batch in served)
     return tokens / seconds if seconds else None

@@ -34,7 +34,7 @@ RESERVED = {
 
 
 def import_model_class(model: ModelUse) -> None:
-    """Import the model's class before it is needed, if files on this machine name it."""
+    """Import the model's transformers class early, if the model's local files name the class."""
     if architecture := architecture_of(model):
         # An architecture that transformers lacks is reported when it is loaded.
         getattr(transformers, architecture, None)
@@ -76,7 +76,7 @@ def load_base_model(run: Run, replace: Replace | None = None) -> Any:
 def load_other_model(run: Run, name: str) -> Any:
     """Return the model with id `name`, such as the draft model for speculative decoding.
 
-    Raises ScenarioError if the model cannot be loaded, or has another vocabulary.
+    Raises ScenarioError if it cannot be loaded, or has another vocabulary than the run's model.
     """
     use = run.scenario.model.model_copy(update={"id": name, "overrides": {}, "revision": None})
     config = build_config(use, run.trust_remote_code)
@@ -274,7 +274,7 @@ def check_fit(config: Any, run: Run, name: str | None = None) -> None:
 
 
 def learned_positions(config: Any) -> int | None:
-    """Return the most tokens that learned positions allow, or None for rotary positions.
+    """Return the longest sequence that a model's learned positions allow; None for rotary ones.
 
     Rotary positions extend beyond the published length; learned positions end with their table.
     """

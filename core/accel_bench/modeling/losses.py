@@ -35,7 +35,7 @@ def labelled_loss(model: Any, inputs: Mapping[str, Any], supervised_in_step: int
 
 
 def repeated_rows(ids: torch.Tensor) -> torch.Tensor:
-    """Return a boolean tensor (rows, rows), true for pairs of equal rows of ids off the diagonal.
+    """Return a boolean tensor (rows, rows), true where two different rows have equal ids.
 
     Rows are compared by a 64-bit hash, so that no tensor of shape (rows, rows, length) is needed.
     """

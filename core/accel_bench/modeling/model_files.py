@@ -12,7 +12,7 @@ SMALL_BYTES = 1_000_000
 
 
 def digest_of_model(model: ModelUse) -> str | None:
-    """Return the hexadecimal SHA-256 of a model's local directory; None if it has none."""
+    """Return the hexadecimal SHA-256 of a model's local directory; None for a model without one."""
     directory = model_directory(model)
     if directory is None:
         return None

@@ -54,7 +54,7 @@ def is_compiled(module: torch.nn.Module) -> bool:
 
 
 def calls_past_hooks(module: torch.nn.Module) -> bool:
-    """Return whether a module's call is replaced by other code than a call compiled by torch.
+    """Return whether a module's call is replaced by code that torch has not compiled.
 
     Torch then calls no hooks. A wrapper made by `functools.wraps` counts as the code it wraps.
     """

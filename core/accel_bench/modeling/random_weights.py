@@ -121,7 +121,7 @@ def place_model(model: Any, place: torch.device, replace: Replace | None = None)
 def _in_blocks(
     model: Any, make: Callable[[str, nn.Module], object], replace: Replace | None
 ) -> tuple[Any, str]:
-    """Call `make(path, module)` for each block, then the model; return it and its fingerprint."""
+    """Call `make(path, module)` on each block, then the model; return model and fingerprint."""
     fingerprint = Fingerprint(model)
     for path, blocks in block_lists(model).items():
         for number, block in enumerate(blocks):
@@ -214,7 +214,7 @@ class _Filling:
             owner._init_weights(module)
 
     def _owner(self, name: str) -> PreTrainedModel:
-        """Return the innermost transformers model that contains a module, and initializes it."""
+        """Return the innermost transformers model around a module: the one that initializes it."""
         owner, place = self._model, self._model
         for part in name.split(".") if name else ():
             place = getattr(place, part)
@@ -222,7 +222,7 @@ class _Filling:
         return owner
 
     def _real(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return a parameter full of NaN, on the device, to replace one on `meta` and its ties."""
+        """Return a parameter of NaN on the device, to replace a `meta` one and those tied to it."""
         if id(parameter) in self._made:
             return self._made[id(parameter)][1]
         data = torch.full_like(parameter, torch.nan, device=self._place)

@@ -41,7 +41,7 @@ def has_values(tensor: torch.Tensor) -> bool:
 def plain_tensors(tensor: Any) -> Iterator[torch.Tensor]:
     """Yield the plain tensors that a tensor wraps, or the tensor if it wraps no tensor.
 
-    A sharded tensor yields only this rank's part, without the mesh that newer torch lists too.
+    Of a sharded tensor only this rank's part is yielded.
     """
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor

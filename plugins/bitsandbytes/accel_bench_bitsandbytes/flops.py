@@ -12,7 +12,7 @@ PRODUCTS = (
 
 
 def register_flops() -> None:
-    """Register a FLOP formula with torch for each matrix product that has none."""
+    """Register a FLOP formula with torch for each operation in `PRODUCTS` that has none."""
     import bitsandbytes  # noqa: F401 - defines the operations
     import torch
     from torch.utils.flop_counter import flop_registry, register_flop_formula

@@ -62,8 +62,8 @@ def dequantize(
 class TrainableForward:
     """Mixin for packed layers: a forward pass that can be trained, also after an evaluation.
 
-    GPTQModel's own layers compile their unpacking one by one in the first steps. Its automatic
-    kernels stay changed after an evaluation.
+    GPTQModel's own layers compile their unpacking one by one in the first steps. If they choose a
+    kernel automatically, they keep the kernel of an evaluation when training continues.
     """
 
     bits: int

@@ -116,7 +116,7 @@ def _ranges(full: torch.Tensor, groups_of: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return codes of shape (rows, columns), packed along the rows: (rows * bits / 32, columns)."""
+    """Pack each column of codes, (rows, columns), into words, (rows * bits / 32, columns)."""
     import torch
 
     parts = codes.unflatten(0, (-1, WORD_BITS // bits))

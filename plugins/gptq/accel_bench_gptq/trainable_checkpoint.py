@@ -99,8 +99,8 @@ def _adopt(model: Any, packing: ModelPacker) -> None:
 def _adopted(name: str, layer: Any, packing: ModelPacker) -> Any:
     """Return a trainable layer with the tensors of a packed layer of GPTQModel.
 
-    `name` is the layer's dotted name, for the message. Raises ScenarioError if no kernel trains its
-    number of bits.
+    `name` is the layer's dotted name, for the message. Raises ScenarioError if no kernel can train
+    with the layer's number of bits.
     """
     from accel_bench_gptq import impl
 

@@ -1,4 +1,4 @@
-"""Conversion of other training programs' configuration files to scenarios, by entry points."""
+"""Conversion of training programs' configuration files to scenarios, by plugins' functions."""
 
 from __future__ import annotations
 

@@ -74,8 +74,8 @@ def _records(
 ) -> Iterator[SessionRecord | Result]:
     """Yield the runs of a file that are not stored yet, each after the record of its session.
 
-    `there` are the ids of stored runs. `mark` replaces the provenance of runs that accel-bench
-    measured.
+    `there` are the ids of stored runs. `mark` is the provenance that measured runs get in place of
+    their own.
     """
     known, sessions = {*there}, set[str]()
     for result in read_export(path):

@@ -97,7 +97,7 @@ class _File:
         self.defaults = respelled(parsed, (), parsed.data, self.known, findings)
 
     def scenarios(self, matrix: SweepMatrix) -> list[NativeScenario]:
-        """Return every scenario of the file, converted and combined with the matrix."""
+        """Return the file's scenarios, each converted and combined with the values of `matrix`."""
         entries = self.document.data.get("scenarios")
         if not isinstance(entries, list):
             raise ImportFileError(f"{self.document.source}: expected a list below `scenarios`")
@@ -134,7 +134,7 @@ class _File:
         )
 
     def _stacks(self, place: int, names: Any) -> dict[str, Any]:
-        """Return the stacks that a scenario names, by short name, and report unknown names.
+        """Return a scenario's stacks as in a scenario file: a stack's name, or [], by short name.
 
         `place` is the index of the scenario in the file. `names` is its configuration name or a
         list of names; null means the baseline. Unknown names are added to the findings.
@@ -191,7 +191,7 @@ class _File:
 
 
 def _parallel(folder: Path, table: MappingTable, findings: Findings) -> str | None:
-    """Return the parallel plugin for the strategy in accelerate's configuration file, or None."""
+    """Return the plugin for the strategy in `accelerate.yaml`; None without a file or a plugin."""
     file = next(iter(sorted(folder.rglob("accelerate.yaml"))), None)
     if file is None:
         return None
@@ -255,7 +255,7 @@ def _entries(contents: ParsedFile) -> Iterator[tuple[str, str, str]]:
 
 
 def _read_uses(document: ParsedFile, table: MappingTable, findings: Findings) -> Uses:
-    """Return a sample configuration's plugins with options, in the order of stanzas in `table`."""
+    """Return the plugins, with options, of a sample configuration, in the order of `table`."""
     plugins = document.data.get("plugins")
     if not isinstance(plugins, dict):
         raise ImportFileError(f"{document.source}: expected a mapping below `plugins`")
@@ -277,7 +277,9 @@ def _stanzas(
     known: Mapping[str, Any],
     findings: Findings,
 ) -> Iterator[tuple[Stanza, dict[str, JsonValue]]]:
-    """Yield each stanza of the mapping table that a configuration has, with the plugin's options.
+    """Yield stanza and plugin options for each part of a configuration that has a stanza.
+
+    A stanza in the mapping table assigns a plugin to a part of a configuration.
 
     `given` is the part of the document at `location`. `known` has the table's stanzas below it, in
     dictionaries nested by key. Unknown keys are added to `findings`.

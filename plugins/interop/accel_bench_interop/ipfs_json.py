@@ -83,7 +83,7 @@ def _row(
 
 
 def _settings(hardware: str, tag: str, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run's scenario settings by dotted key, from its contents and its tag."""
+    """Return scenario settings by dotted key, read from a run's hardware, key (`tag`) and JSON."""
     parts = tag.split("_")
     tagged = dict(zip(parts[::2], parts[1::2], strict=False))
     alone = {} if run.get("distributed", True) else {"resources.devices": 1}

@@ -144,7 +144,8 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
 def _summary(branch: Branch) -> dict[str, Any]:
     """Return the IPFS framework's summary of a branch's completed runs; empty if none completed.
 
-    It has statistics of step seconds and throughput, and mean step seconds for values of settings.
+    It has statistics of step seconds and throughput, and the mean step seconds of the runs with
+    each value of a setting, such as each batch size.
     """
     timed = {tag: leaf for tag, leaf in branch.leaves.items() if leaf.get("training_time")}
     seconds = {tag: leaf["training_time"]["mean"] for tag, leaf in timed.items()}

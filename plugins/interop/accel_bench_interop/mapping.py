@@ -41,7 +41,7 @@ class KeyMapping(Frozen):
 
 
 class Stanza(Frozen):
-    """Mapping of one part of a configuration to a plugin."""
+    """Mapping of one part of another program's configuration to a plugin and its options."""
 
     use: str
     options: dict[str, JsonValue] = Field(default_factory=dict)

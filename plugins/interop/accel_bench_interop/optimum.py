@@ -154,8 +154,8 @@ def _steps(
 ) -> int | None:
     """Return the number of measured steps, or None if it is unknown.
 
-    `scenario` is the configuration's section that may state it. Else it is the number of latencies
-    in `part` of the report, which is only known for one process.
+    `scenario` is the configuration's section that may state it. Else the latencies in `part` of
+    the report are counted, but only for one process.
     """
     most = parse.positive_integer(scenario.get("max_steps"))
     warmup = parse.number(scenario.get("warmup_steps"))

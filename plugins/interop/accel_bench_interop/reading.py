@@ -254,7 +254,7 @@ def _added(row: ImportedRow, given: Given) -> Given:
 
 
 def _beyond(source: SourceFile, added: Given) -> dict[str, JsonValue]:
-    """Return what a file's rows depend on beside the file: other files and the user's settings."""
+    """Return what else determines a file's rows: `others` (files) and `given` (user's settings)."""
     parts: dict[str, JsonValue] = {"others": {**source.others}, "given": dict(added)}
     return {name: part for name, part in parts.items() if part}
 

@@ -108,7 +108,7 @@ def _waiting_rows(
     """Write all rows to a temporary file; yield the columns, and an iterator of the rows.
 
     The columns are names, each with True if all its values are numbers. With `whole`, each row also
-    has the whole result. The file lies in `folder`, by default that of the system, for the block.
+    has the whole result. The file lies in `folder`, by default in the system's temporary folder.
     """
     numbers: dict[str, bool] = {}
     with tempfile.TemporaryFile(dir=folder) as file:

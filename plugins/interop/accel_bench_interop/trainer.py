@@ -50,7 +50,7 @@ def is_state(source: SourceFile) -> bool:
 
 
 def is_repeated(source: SourceFile) -> str:
-    """Return why a file is skipped: its content is in another, or it is a checkpoint's; else ""."""
+    """Return why a file is skipped (a fuller file beside it, or a checkpoint), else empty text."""
     name, folder = source.path.name, source.path.parent
     fuller = RESULTS if name == STATE else RESULTS[:1] if name in RESULTS[1:] else ()
     for file in fuller:

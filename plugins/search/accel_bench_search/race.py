@@ -2,8 +2,8 @@
 
 Results are judged after 5, 10, 20, ... rounds; each such interim analysis is called a look. A stack
 is dropped if another stack with equivalent training is significantly faster, and estimated to be
-faster by more than the practical floor. It is the statistical test of the gate, but its error rate
-is the look's, divided by the number of rivals. So the best stack of a sweep point is dropped in at
+faster by more than the practical floor. The test is the gate's, but with the error rate of the look
+divided by the number of rivals. So the best stack of a sweep point is dropped in at
 most 0.5 % of races, over all looks and rivals together (alpha spending with Bonferroni's
 inequality, as in `statistics.sequential`).
 """
@@ -28,7 +28,7 @@ Times = Mapping[RoundKey, float]
 """Compared cost of a stack by run, lower is better, such as seconds per token."""
 
 Eligible = Callable[[str, Sequence[RoundKey]], bool]
-"""Function that tells whether other stacks may be dropped because of a stack in these rounds."""
+"""Function that returns whether a stack's speed in these rounds may exclude other stacks."""
 
 
 def run_race(
@@ -38,11 +38,12 @@ def run_race(
     eligible: Eligible,
     failed: Collection[str] = (),
 ) -> list[RaceDrop]:
-    """Return the stacks to drop by all rounds so far, never the baseline.
+    """Return the stacks other than the baseline that get no further rounds, by all rounds so far.
 
     `times` are the compared costs by stack, and `rounds` is the number of planned rounds. Each look
-    uses the same rounds of all stacks, once all have completed them. Stacks in `failed` leave the
-    race at the first look for which they lack rounds; stacks that they beat before stay dropped.
+    (interim analysis) uses the same rounds of all stacks, once all have completed them. Stacks in
+    `failed` leave the race at the first look for which they lack rounds; stacks that were excluded
+    because of them stay excluded.
     """
     alive = [name for name in times if times[name]]
     drops: list[RaceDrop] = []
@@ -67,9 +68,10 @@ def run_race(
 def _drop(
     name: str, rivals: Sequence[str], times: Mapping[str, Times], look: int, compared: int
 ) -> RaceDrop | None:
-    """Return the drop of the stack `name` if it is significantly slower than a rival, else None.
+    """Return why the stack `name` gets no further rounds: the rival that it is slower than.
 
-    `look` is the number of the look, and `compared` the number of rivals that share its error rate.
+    Returns None if no rival is significantly faster. `look` is the number of the interim analysis,
+    from 1, and `compared` the number of rivals that share the error rate of that analysis.
     """
     policy = Policy(points=compared, looks=look)
     results = {rival: compare(times[rival], times[name], policy) for rival in rivals}
@@ -90,7 +92,7 @@ def _complete(times: Sequence[Times]) -> list[RoundKey]:
 
 
 def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> list[RaceDrop]:
-    """Return the stacks to drop at a sweep point, judged by its runs so far.
+    """Return the stacks that get no further rounds at a sweep point, judged by its runs so far.
 
     `rows` has each stack's runs, and `rounds` is the number of planned rounds. The list is empty if
     there is no baseline, or if the stacks differ in request rate.
@@ -129,8 +131,8 @@ def race_point(rows: Sequence[ExperimentRuns], baseline: str, rounds: int) -> li
 def _after_each_session(rows: Sequence[ExperimentRuns]) -> list[set[str]]:
     """Return a set for each session in order: its id and the ids of all earlier sessions.
 
-    Judging each set in turn never undoes a drop: later sessions may repeat failed runs, and have no
-    rounds of stacks dropped before.
+    A race is judged by each set of sessions in turn. Later sessions may repeat failed runs, and
+    have no rounds of excluded stacks; they thus cannot reinstate an excluded stack.
     """
     runs = (run for row in rows for run in row.counted.values())
     order = list(dict.fromkeys(run.session for run in sorted(runs, key=lambda run: run.started_at)))
@@ -155,7 +157,7 @@ def _sound(row: ExperimentRuns) -> dict[RoundKey, tuple[Result, float]]:
 
 
 def _ended(row: ExperimentRuns, sessions: Collection[str]) -> bool:
-    """Return whether the stack's last run in these sessions has a status that ends the stack."""
+    """Return whether the stack's last run in these sessions has a status that ends its rounds."""
     statuses = [run.status for key, run in row.counted.items() if key[0] in sessions]
     return bool(statuses) and statuses[-1] in ENDS_A_STACK
 

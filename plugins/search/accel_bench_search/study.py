@@ -30,7 +30,7 @@ LOG = ":log"
 
 
 class Axis(NamedTuple):
-    """A key with its `choices` or range of values, from `--vary KEY=SPEC`."""
+    """Key of a tuned setting, with its `choices` or range of values, from `--vary KEY=SPEC`."""
 
     key: str
     low: float = 0

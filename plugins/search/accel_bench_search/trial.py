@@ -1,4 +1,4 @@
-"""Planning and running of single experiments, each once in a results folder."""
+"""Planning and running of single experiments, unless the results folder has their result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TUNED = "tuned"
 
 @dataclass(frozen=True)
 class StackPlans:
-    """Planner of a stack's experiments; a trial's values are settings of a changed copy of it."""
+    """Planner of experiments of a stack, and of copies of the stack with a trial's values."""
 
     draft: Draft
     """Scenario with the changes of the command line."""
@@ -39,8 +39,8 @@ class StackPlans:
     ) -> StackPlans:
         """Return a planner for one stack of the scenario, by default the baseline.
 
-        The command line's changes are applied to a copy of the scenario. Plans are made even if the
-        estimated memory exceeds the device's.
+        The command line's changes, in `request`, are applied to a copy of the scenario. `invoked`
+        plans it even if the estimated memory exceeds the device's.
         """
         draft = copy.deepcopy(draft)
         for name in request.plugins:
@@ -112,7 +112,7 @@ class TrialRunner:
     def run(self, plan: Plan) -> tuple[Result, bool]:
         """Return the result of a plan's only experiment, and whether it was stored already.
 
-        If no stored run counts, the experiment is run, and each attempt is stored.
+        If no stored run can be reused, the experiment is run, and each attempt is stored.
         """
         if not self.again:
             known = self.store.results(experiment_ids=[plan.single.experiment.id])

@@ -146,7 +146,7 @@ def _broken(run: Result, baseline: Result, objective: Objective) -> Iterator[str
 
 
 def _other_training(run: Result, baseline: Result) -> Iterator[str]:
-    """Yield reasons why it is not shown that a run trains like the baseline."""
+    """Yield reasons to doubt that a run's training is equivalent to the baseline's."""
     training = compare_training({("", 0): baseline}, {("", 0): run})
     yield from filter(None, (comparability([baseline], [run]).refusal, training.not_the_same))
     if training.untested:
@@ -211,9 +211,9 @@ def check_losses(
     """Return the comparison of pairs of losses (baseline, winner), one pair for each seed.
 
     The verdict has no practical floor. The usual error rate is shared by all `looks` (interim
-    analyses), one for each session that added seeds. With a loss that is not finite, the verdict is
-    inconclusive if it is the baseline's, and else worse. `words` is the name of the loss in the
-    reason, and `session` the id of the last session.
+    analyses), one for each session that added seeds. If a loss of the baseline is not finite, the
+    verdict is inconclusive; if only a loss of the winner is not finite, the verdict is `worse`.
+    `words` is the name of the loss in the reason, and `session` the id of the last session.
     """
     seeds = count(len(pairs), "seed")
     for side, verdict, what in DIVERGED:

@@ -64,7 +64,7 @@ class TuneTask(NamedTuple):
         return {key: value for key, (is_set, value) in pairs if is_set}
 
     def study_name(self, seed: int) -> str:
-        """Return the study's name, the same for an equal task and seed, and else another."""
+        """Return the study's name, which depends on experiment, objective, axes and seed."""
         content = [self.experiment.id, [list(axis) for axis in self.axes], seed]
         task = digest({"task": content, "objective": self.objective.model_dump(mode="json")})
         return f"{self.experiment.scenario.name}/{self.plans.stack}/{task}"
@@ -180,7 +180,7 @@ class TuneSearch:
         return self._judged(number, parameters, run)
 
     def _run(self, plan: Plan, replan: Callable[[Mapping[str, Any]], Plan]) -> Result:
-        """Run a plan's experiment, again with more steps if too few for the objective's budget.
+        """Run a plan's experiment, and repeat it with more steps until the objective can be read.
 
         Returns the last result. `replan` returns the plan for changed scenario settings.
         """

@@ -54,7 +54,7 @@ def write_run(folder: Path, run: RunDescription) -> None:
 
 
 def write_series(folder: Path, run: RunDescription) -> None:
-    """Write a run's time series to an event folder.
+    """Write all readings of a run's quantities over time to an event folder.
 
     The step number is the milliseconds since the first reading.
     """

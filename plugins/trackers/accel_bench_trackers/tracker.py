@@ -84,8 +84,9 @@ def window_scalars(steps: Iterable[Step]) -> Iterator[tuple[int, dict[str, float
 
 
 def verdict_figures(summary: Summary) -> Iterator[tuple[str, float]]:
-    """Yield (name, value) of the speed in each row of a summary, of its ratio, and of the ratio's
-    interval ends. A name begins with the row's stack.
+    """Yield named numbers of each row of a summary: speed, ratio to the baseline, interval ends.
+
+    A name begins with the row's stack. The interval is that of the ratio.
     """
     for row in summary.experiments:
         name = row_name(row)
@@ -106,7 +107,7 @@ def row_name(row: ExperimentSummary) -> str:
 
 
 def verdict_texts(summary: Summary) -> dict[str, str]:
-    """Return a summary's conclusion, baseline, and each row's status and verdict, by name."""
+    """Return a summary's `conclusion`, `baseline`, and status and verdict by `verdict.ROW`."""
     rows = {f"verdict.{row_name(row)}": _words(row) for row in summary.experiments}
     return {"conclusion": conclusion(summary), "baseline": summary.baseline, **rows}
 

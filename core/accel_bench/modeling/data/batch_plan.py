@@ -144,10 +144,10 @@ def split_samples(samples: int, held_out: int | float, seed: int) -> tuple[Integ
 
 
 def shares_of(rows: Sequence[T], plan: BatchPlan) -> Iterator[tuple[Sequence[T], bool]]:
-    """Yield, for each evaluation batch, this rank's rows and whether these rows count.
+    """Yield this rank's rows of each evaluation batch, and whether they enter the results.
 
-    Ranks that share a model must call it equally often. A rank without rows of its own therefore
-    gets the first rank's first row, which does not count.
+    Ranks that share a model must call the model equally often. A rank without rows of its own
+    therefore gets the first rank's first row, which does not enter the results.
     """
     size = plan.global_batch_size
     for first in range(0, len(rows), size):

@@ -44,11 +44,11 @@ class SampleData(Plugin[OptionsT]):
         return "none"
 
     def collate(self, run: Run, plan: BatchPlan) -> Collate:
-        """Return the function that makes batches for the run's task, or raise ScenarioError."""
+        """Return the function that makes batches for the run's task; ScenarioError if none can."""
         raise NotImplementedError
 
     def batches(self, run: Run, plan: BatchPlan, collate: Collate) -> Iterator[Batch]:
-        """Yield without end this rank's micro-batches of `run.dataset`, which must be `Sampled`."""
+        """Yield this rank's micro-batches without end; `run.dataset` must implement `Sampled`."""
         from accel_bench.modeling.data import batch_plan, sample_batches
 
         return sample_batches.collated(batch_plan.steps(run.dataset, plan), plan, collate)

@@ -200,7 +200,7 @@ class EvaluationBatches:
 def evaluation_batches_of(run: Run, padding: Padding) -> EvaluationBatches:
     """Return the batches of `run.dataset` that the run's rank evaluates.
 
-    They are at most `evaluate.batches`. Without it, each held-out sample is evaluated by one rank.
+    They are at most `evaluate.batches`. If that is unset, all held-out samples are evaluated.
     """
     plan, samples = evaluation_plan(run, padding)
     return EvaluationBatches(run.dataset, samples, plan)

@@ -62,7 +62,7 @@ class TokenizerOptions(Options):
     in a folder or on a hub is the end-of-text token that it names."""
 
     def of_model(self, work: Experiment | Run) -> Self:
-        """Return options with the tokenizer `train` or a local path, where a hub's is downloaded.
+        """Return a copy whose `tokenizer` is `train` or a local path; a hub's one is downloaded.
 
         If no tokenizer is named, pretrained weights get the model's own, and random ones `train`.
         Raises ScenarioError for a tokenizer that cannot be loaded.
@@ -150,7 +150,7 @@ def _hub_folder(name: str, revision: str) -> Path:
 
 
 def _download(name: str, revision: str, files: Sequence[str]) -> str:
-    """Download files into the cache, except those that the hub lacks; return an error's text."""
+    """Download into the cache the files that the hub has; return an error's text, empty if none."""
     from huggingface_hub import HfApi, errors, hf_hub_download
 
     endpoint = os.environ.get("HF_ENDPOINT")

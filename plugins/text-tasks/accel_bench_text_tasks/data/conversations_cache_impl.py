@@ -120,12 +120,11 @@ class TokenizedSamples(NamedTuple):
 def cached(
     run: Run, kind: str, options: OptionsT, read: Callable[[OptionsT, int], Iterator[PromptSample]]
 ) -> Path:
-    """Return the cache folder with tokenizer.json, tokens.npy, answers.npy, ends.npy and
-    facts.json.
+    """Return the cache folder with tokenizer.json, {tokens,answers,ends}.npy and facts.json.
 
     A new folder is filled with samples that `read` yields for the options and the seed. `kind` is
-    the name of its parent folder in the cache. Later steps (sequence length, packing and padding)
-    are no part of the key. Raises ScenarioError for unusable rows, tokenizer or template.
+    the name of its parent folder in the cache. Sequence length, packing and padding do
+    not affect the content. Raises ScenarioError for unusable rows, tokenizer or template.
     """
     seed = run.scenario.data.seed
     key: dict[str, Any] = {
@@ -189,9 +188,9 @@ def _within_limit(
 def _rendered(
     template: Template | None, sample: PromptSample, answer: str | list[Message], find: bool
 ) -> Rendered:
-    """Return the text of a prompt and one answer, with the spans of the answer's own messages.
+    """Return the text of a prompt and `answer`, with the character spans of the answer only.
 
-    Answers in the prompt are not marked. If `find` is false, the spans may be missing.
+    Without `find`, only answers that the template marks have spans.
     """
     text = render(template, sample.prompt, answer, sample.where, find)
     said = () if isinstance(sample.prompt, str) else sample.prompt

@@ -146,10 +146,9 @@ class Template:
 
 @contextlib.contextmanager
 def _limited_memory(more: int) -> Iterator[None]:
-    """Limit this process to `more` additional bytes of memory within the block, if the system
-    supports it.
+    """Limit this process to `more` additional bytes of memory in the block, if the system can.
 
-    A template is a program, whose loops and products would otherwise be unlimited.
+    A template is a program, which could otherwise use unlimited memory.
     """
     try:
         used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -291,8 +290,8 @@ def _template_source(
 def _saved_tokenizer(folder: str, special: dict[str, str]) -> tuple[dict[str, str], str | None]:
     """Return the special tokens by name, and the chat template, of a tokenizer in a folder.
 
-    The template is None if there is none. `special` has special tokens that those of the folder
-    replace. Raises ScenarioError if transformers cannot load the tokenizer.
+    The template is None if there is none. `special` has tokens that are used where the folder
+    names none. Raises ScenarioError if transformers cannot load the tokenizer.
     """
     from transformers import AutoTokenizer
 

@@ -68,7 +68,7 @@ def unusable_rows(root: Path, split: str) -> str | None:
 
 
 def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of files in order, each at least with those of `fields` that it has.
+    """Yield the rows of files in order; fields other than `fields` may be left out of a row.
 
     Raises ScenarioError with file and line for an unreadable row.
     """
@@ -77,10 +77,10 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
-    """Return the value of a row's field; messages stored as one list per key become a list of them.
+    """Return the value of a row's field; a dictionary of lists becomes a list of messages.
 
-    Such lists are a list of all roles and a list of all contents, for example. Raises ScenarioError
-    for a missing field; the error names `option`, the key that sets the field's name.
+    Such a dictionary has, for example, a list of all roles and a list of all contents. Raises
+    ScenarioError for a missing field; the error names `option`, the key of the field's name.
     """
     where, fields = row
     if field not in fields:

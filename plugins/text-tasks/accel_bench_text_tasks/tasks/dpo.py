@@ -97,8 +97,10 @@ class DPO(Task[DPOOptions]):
             yield from self._division_problems(scenario)
 
     def held(self, batch: Batch) -> Held | None:
-        """Return bounds of the number of tokens in a batch of pairs. The first label of a sequence
-        does not count, since the loss shifts labels."""
+        """Return bounds of the number of tokens in a batch of pairs; None if it has no `input_ids`.
+
+        The first label of a sequence does not count, since the loss shifts labels.
+        """
         return held_tokens(batch, shifts=True)
 
     @hookimpl

@@ -75,7 +75,7 @@ class PreferenceLoss:
         return loss
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence of the reference model, and of the last micro-batch's margins."""
+        """Return JSON evidence: reference, options, and the last micro-batch's reward margin."""
         reference = self._policy if self._reference is None else self._reference
         result: dict[str, Any] = {"reference": self._what, **self._options.model_dump(mode="json")}
         if isinstance(reference, DividedReference):
@@ -156,9 +156,9 @@ def reference_of(run: Run, options: DPOOptions, copied: Any) -> tuple[Any, str]:
 
 
 def layers_of(model: nn.Module) -> dict[str, int]:
-    """Return a model's numbers of linear layers, without those of adapters, by name of their class.
+    """Return the number of a model's linear layers by class name, without adapters' layers.
 
-    A class of weights other than Parameter is added to the name: it shows how a layer is stored.
+    If a layer's weight is of another class than Parameter, the key also names that class.
     """
     left_out = adapter_modules(model)
     counts: Counter[str] = Counter()
