@@ -121,7 +121,7 @@ class ExperimentRuns:
 
     @property
     def other_work(self) -> tuple[str, ...]:
-        """Reasons for the status `degraded` that concern the computed work, without duplicates."""
+        """Reasons for `degraded` in what was computed, such as other gradients; no duplicates."""
         stored = (reason for run in self.completed.values() for reason in run.reasons)
         return tuple(dict.fromkeys([*filter(concerns_work, stored), *self.gradient_reasons]))
 
@@ -137,7 +137,7 @@ class ExperimentRuns:
 
     @property
     def compared_seconds(self) -> dict[RoundKey, float]:
-        """Seconds by round: a run's time per real token or, at an arrival rate, median latency."""
+        """Seconds per real token by round; median latency instead, if requests arrive at a rate."""
         pairs = (
             (key, compared_seconds(self.completed[key], speed))
             for key, speed in self.speeds.items()
@@ -188,9 +188,9 @@ class ExperimentRuns:
         return list(self.completed.values())[-1] if self.completed else None
 
     def for_tables(self, whole: Callable[[Result], Result] = lambda run: run) -> ExperimentRuns:
-        """Return a copy for tables in a tenth of the memory: runs keep the fields RUN_FACTS, ranks
-        RANK_FACTS. The runs `middle` and `last` keep all fields: each is replaced by what `whole`
-        returns for it."""
+        """Return a copy for tables, in a tenth of the memory: runs keep only the fields RUN_FACTS,
+        and ranks only RANK_FACTS. The runs `middle` and `last` keep all fields: each is replaced by
+        what `whole` returns for it."""
         kept = {id(run) for run in (self.middle, self.last)}
         first = next(iter(self.counted.values()), None)
         runs = {
@@ -288,8 +288,8 @@ def collect_experiment(
     again: Sequence[Result],
     known: Mapping[str, RunThroughput] = NOTHING_KNOWN,
 ) -> ExperimentRuns:
-    """Return the experiment of `runs`, with all of its stored rounds. `again` are runs of any
-    experiment that measured a round again; `known` is as in `collect_runs`."""
+    """Return the experiment that `runs` belong to, with all stored rounds. `again` are runs of any
+    experiment that repeat an earlier round; `known` is as in `collect_runs`."""
     first = min(runs, key=lambda run: (run.started_at, run.run_id))
     planned = PlannedSummary(experiment=first.experiment)
     return collect_runs(planned, [*runs, *again], rounds=0, known=known)
@@ -314,12 +314,12 @@ def _with_fields(model: type[ModelT], old: ModelT, names: Sequence[str], **other
 
 @cache
 def _blank(model: type[Frozen]) -> Frozen:
-    """Return an instance with default values, which is faster to copy than to construct."""
+    """Return an instance with default values. Copying it is faster than constructing another."""
     return model.model_construct(set())
 
 
 def _imported(runs: Iterable[Result]) -> str:
-    """Return words on the first imported run, its file and speed; empty if none is imported."""
+    """Return why the first imported run is ignored, with its file and speed; empty without one."""
     run = next((run for run in runs if run.imported), None)
     if run is None:
         return ""
@@ -411,7 +411,7 @@ def by_point(rows: Iterable[ExperimentRuns]) -> list[list[ExperimentRuns]]:
 
 
 def obstacle(row: ExperimentRuns, base: ExperimentRuns, called: str) -> str:
-    """Return why `row` cannot be compared with `base`, named `called` in the text; else empty."""
+    """Return why `row` cannot be compared with `base`; empty if it can. `called` names `base`."""
     if not row.usable:
         return row.how_it_ended
     if row is base:

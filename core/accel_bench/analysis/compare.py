@@ -117,8 +117,8 @@ def judged_rows(
     training: TrainingComparison,
     allowed: Comparability,
 ) -> Comparison:
-    """Return the comparison `found`, or a reason in place of its verdict: from quantities and loads
-    of `rows` (baseline, stack), from `training`, or from undeclared differences in `allowed`."""
+    """Return the comparison `found`, its verdict replaced by a reason if quantities or loads of
+    `rows` (baseline, stack), `training`, or undeclared differences in `allowed` forbid one."""
     base, row = rows
     if reason := row.not_comparable_with(base):
         found = Comparison(rounds=found.rounds, looks=found.looks, verdict_reason=reason)
@@ -146,7 +146,7 @@ def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Compari
 def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
-    """Compare the training of two experiments; unpaired, comparable runs are paired in order."""
+    """Compare two experiments' training; without `paired` rounds, pair comparable runs in order."""
     if failed_audit := _failed_audit(left, right):
         return training_not_compared(failed_audit)
     if not allowed.comparable:

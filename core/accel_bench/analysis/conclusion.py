@@ -97,7 +97,7 @@ def _spell_out(kind: str, rows: Sequence[ExperimentSummary], baseline: str) -> l
 
 
 def _clause(row: ExperimentSummary, baseline: str) -> str:
-    """Return words on the speed and the training of a stack, compared with `baseline`."""
+    """Return a clause on a stack's ratio to `baseline`, with the verdicts on speed and training."""
     name, as_fast = label(row), _as_fast(row, baseline)
     if row.training_difference:
         sure = row.verdict in ("better", "worse")
@@ -176,7 +176,7 @@ def _slow_runs(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _leaning(row: ExperimentSummary) -> str:
-    """Return words on the side of 1 where a ratio's interval lies, such as `may be faster than`."""
+    """Return `may be faster than` (or slower), or the text OPEN if the interval contains 1."""
     if row.ratio and row.ratio.low is not None and row.ratio.low > 1:
         return f"may be {row.words.better} than"
     if row.ratio and row.ratio.high is not None and row.ratio.high < 1:
@@ -254,7 +254,7 @@ def _failed_audit(rows: Sequence[ExperimentSummary]) -> list[str]:
 
 
 def _other_work(rows: Sequence[ExperimentSummary]) -> list[str]:
-    """Return a text for each completed stack that is degraded because it computed other work."""
+    """Return a text for each completed stack that is degraded by a reason in what it computed."""
     return [
         f"{label(row)} is degraded: {join_names(row.other_work, 2)}"
         for row in rows
@@ -301,8 +301,7 @@ def _as_fast(row: ExperimentSummary, baseline: str) -> str:
 
 
 def _speed(row: ExperimentSummary) -> str:
-    """Return words like `lora trains at 12,345 tokens/s [12,300 to 12,400]`, or an empty text if
-    there is no speed."""
+    """Return text such as `lora trains at 12,345 tokens/s [...]`; empty without a speed."""
     if row.request_seconds is not None and row.offered_rate is not None:
         latency = milliseconds(row.request_seconds.median)
         text = f"{label(row)} answers the median of {row.offered_rate:g} requests/s in {latency} ms"

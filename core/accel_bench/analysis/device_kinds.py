@@ -72,7 +72,7 @@ def device_of(result: Result) -> DeviceKind | None:
 
 
 def devices_of(results: Sequence[Result]) -> list[DeviceKind]:
-    """Return each run's device kind, taken from a run of its session if it reached no device."""
+    """Return the device kind of each run; for a run that reached no device, that of its session."""
     kinds = [device_of(result) for result in results]
     known = {r.session: kind for r, kind in zip(results, kinds, strict=True) if kind}
     return [

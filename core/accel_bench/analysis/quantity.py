@@ -87,7 +87,7 @@ class Quantity(Frozen):
 
     @property
     def without_costs(self) -> Quantity:
-        """Copy of the quantity without its costs, for a document."""
+        """Copy without the values that are compared by round (`costs`), for a document."""
         return self.model_copy(update={"costs": {}})
 
     @property
@@ -120,7 +120,8 @@ class Quantity(Frozen):
 
 
 def compared_name(name: str, rate: float | None) -> str:
-    """Return `name` or, for a figure of busy time at an arrival `rate`, the latency's name."""
+    """Return `name`, or MEDIAN_LATENCY for a name in OF_BUSY_TIME if requests arrive at a
+    `rate`."""
     return MEDIAN_LATENCY if rate is not None and name in OF_BUSY_TIME else name
 
 
@@ -163,7 +164,7 @@ def run_figures(run: Result, speed: RunThroughput | None = None) -> dict[str, fl
 
 
 def _of_metric(name: str, runs: Mapping[RoundKey, Result]) -> Quantity:
-    """Return the plugin metric `name` as a quantity, or a quantity with the reason against it."""
+    """Return the plugin metric `name` as a quantity; `obstacle` says if none or several match."""
     known = {f"{m.plugin}.{m.name}": m for m in every_metric(list(runs.values()))}
     matches = {full: metric for full, metric in known.items() if name in (full, metric.name)}
     if not matches:  # Of one kind of measurement, which need not be named.

@@ -25,7 +25,7 @@ def without_options(words: Sequence[str], options: Mapping[str, int]) -> list[st
 
 
 def command_for_stack(words: Sequence[str], stack: str, tag: str) -> str:
-    """Return a session's command reduced to a stack and a tag; empty if not `run` or `scaling`."""
+    """Return a session's command `run` or `scaling` for one stack and tag; empty for any other."""
     if len(words) < 2 or words[1] not in ("run", "scaling"):
         return ""
     kept = without_options(words[2:], CHOICES)

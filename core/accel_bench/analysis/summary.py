@@ -132,7 +132,7 @@ def summarize_runs(
 def _as_dropped(
     row: ExperimentRuns, race: RaceSummary, results: Sequence[Result], stopped: StopReason
 ) -> ExperimentRuns:
-    """Return the experiment; of a dropped stack only the rounds until its drop count as planned."""
+    """Return the experiment `row`; for a dropped stack, the planned rounds end at the drop."""
     experiment = row.planned.experiment
     for drop in race.drops:
         if (drop.stack, drop.sweep) == (experiment.stack.name, experiment.sweep):
@@ -251,8 +251,8 @@ def _obstacle(row: ExperimentRuns, base: ExperimentRuns | None) -> str:
 
 
 def _compare(base: ExperimentRuns, open_rows: dict[str, ExperimentRuns]) -> dict[str, Comparison]:
-    """Return the comparison of each of `open_rows` with `base`. Rows with the id of `base`
-    determine the noise floor."""
+    """Return the comparison of each of `open_rows` with `base`. Rows with the id of `base` are the
+    same experiment: the largest difference between them is the noise floor."""
     costs = {key: row.quantity.costs for key, row in open_rows.items()}
     identical = [
         math.expm1(abs(fmean(logs)))

@@ -164,7 +164,7 @@ def with_reason(verdict: str, reason: str) -> str:
 def finding_words(
     holds: str, fails: str, unsure: str = "inconclusive", untested: str = "not tested"
 ) -> dict[Finding, str]:
-    """Return a mapping from each verdict on a statement to the given word, as `holds` to `fits`."""
+    """Return the given word for each verdict on a statement, such as `fits` for `holds`."""
     return {"holds": holds, "inconclusive": unsure, "does not hold": fails, "not tested": untested}
 
 

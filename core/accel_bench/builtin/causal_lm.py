@@ -11,5 +11,6 @@ class CausalLM(Task[Options]):
     families = frozenset({"text-generation", "multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return bounds of the token counts in a batch; the model shifts its labels by one."""
+        """Return the fewest and the most tokens of a batch, for each count; None without token ids.
+        The bounds allow for the model's shift of its labels by one."""
         return held_tokens(batch, shifts=True)

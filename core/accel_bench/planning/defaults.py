@@ -33,7 +33,7 @@ class _ChosenUse(NamedTuple):
 def needs_of_plugins(
     file: ResolvedFile, request: PlanRequest
 ) -> tuple[list[Setting], tuple[str, ...]]:
-    """Return settings for every stack that some stack's plugin needs (adapter, dtype), and notices.
+    """Return settings (adapter, dtype) for all stacks that any stack's plugin needs, and notices.
 
     The baseline gets them too, since a comparison changes one thing. Keys that are swept, or set by
     the stack, are unchanged. Notices state the settings, an assumed baseline, and models whose

@@ -177,7 +177,8 @@ def _inputs(experiment: Experiment, active: ActivePlugins, machine: Machine) -> 
 
 
 def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
-    """Return a plugin's part of an experiment's id. Raises HookError if it fails or is no JSON."""
+    """Return a plugin's part of an experiment's id. Raises HookError if the plugin's hook fails or
+    returns something other than JSON."""
     with attribute_errors_to(plugin, "fingerprint"):
         value = plugin.instance.fingerprint(experiment)
         canonical_json(value)

@@ -155,7 +155,8 @@ def _add_trackers(draft: Draft, names: Iterable[str]) -> None:
 
 
 def _refuse_zip(draft: Draft, option: str, axes: Sequence[Setting] = ()) -> None:
-    """Raise ScenarioError if the file or `axes` has a `zip`, to which `option` cannot be added."""
+    """Raise ScenarioError if the file or `axes` zips swept keys, since `option` cannot join a
+    zip."""
     places = [place for key, _, place in axes if key.startswith("zip.")]
     if draft.data.get("zip") is not None:
         places.append(draft.where(("zip",)))

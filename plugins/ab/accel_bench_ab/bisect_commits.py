@@ -128,9 +128,9 @@ class CommitHistory:
         return Prepared(folder=below, revision=commit, requirements=(str(below),))
 
     def decides_on(self, name: str) -> bool:
-        """Return whether each version has its own copy of the file `name`, a command's word.
+        """Return whether the path `name`, a word of the command, leads into the repository.
 
-        This is true of a relative path into the repository.
+        Each commit's work tree has its own copy of a file at a relative path into the repository.
         """
         here = self._root / self._below
         return not os.path.isabs(name) and (here / name).resolve().is_relative_to(self._root)

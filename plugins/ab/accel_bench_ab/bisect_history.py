@@ -67,7 +67,7 @@ class History(Protocol):
         """
 
     def decides_on(self, name: str) -> bool:
-        """Return whether each version has its own copy of the file `name`, a command's word."""
+        """Return whether each version has its own copy of the file that a command calls `name`."""
 
     def close(self, answered: bool = True) -> None:
         """End the search; if it was `answered`, remove files that no other search uses."""

@@ -97,7 +97,7 @@ class PackageHistory:
             yield Version(f"{number}-{'+'.join(group)[:40]}", ", ".join(changes))
 
     def _combination(self, version: int) -> dict[str, Requirement]:
-        """Return the pinned requirements by name after the first `version` groups of changes."""
+        """Return the pinned requirements by package name, after `version` groups of changes."""
         changed = {name for group in self._groups[:version] for name in group}
         names = {**self._old, **self._new}
         locks = {name: self._new if name in changed else self._old for name in names}
@@ -249,7 +249,7 @@ def _packages(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, Package]]:
 
 
 def _held(needs: Iterable[str]) -> Iterator[Requirement]:
-    """Yield the requirements whose environment markers hold here; skip unparsable requirements."""
+    """Yield the requirements whose markers hold for this environment; skip unparsable texts."""
     for need in needs:
         with suppress(InvalidRequirement):
             parsed = Requirement(need)

@@ -180,10 +180,10 @@ class Bisection:
         return self._confirm(good, bad, ends)
 
     def _middle(self, good: int, bad: int) -> int | None:
-        """Return the index of the next version to measure between `good` and `bad`, or None.
+        """Return the index of the next version to measure between the versions `good` and `bad`.
 
         The middle is tried first, then versions at 1/4, 3/4, 1/8, ..., since versions that cannot
-        be built are often adjacent.
+        be built are often adjacent. Returns None if every version between is skipped.
         """
         between = range(good + 1, bad)
         left = [version for version in between if version not in self.skipped]
@@ -210,11 +210,11 @@ class Bisection:
         return None
 
     def _confirm(self, last: int, first: int, ends: Comparison) -> BisectAnswer:
-        """Measure both neighbours of the change, and both ends, in fresh rounds; return the answer.
+        """Return the answer, given by fresh rounds of both neighbours of the change and both ends.
 
         `last` is the last good version, `first` the first bad one, and `ends` the comparison of the
-        ends. Measuring stops early once any other change must be smaller than the floor or than
-        half of this change.
+        ends. The answer is final once any other change must be smaller than the floor or than half
+        of this change. Raises _Lacking while rounds are missing.
         """
         good, bad = 0, self.versions - 1
         comparing = Comparing("neighbours", tuple(dict.fromkeys((good, last, first, bad))))
@@ -264,8 +264,9 @@ class Bisection:
     ) -> dict[str, Comparison]:
         """Return, for each name in `pairs`, the comparison of the second version with the first.
 
-        It uses the rounds of `comparing` before interim analysis number `look`. `floor` replaces
-        the search's own floor. Raises _Lacking if too few rounds are measured.
+        `pairs` are indices of two versions. The rounds of `comparing` before interim analysis
+        number `look` are used. `floor` replaces the search's own floor. Raises _Lacking if too few
+        rounds are measured.
         """
         size, known = _size(look), self.rounds.get(comparing, [])
         if len(known) < size:
@@ -300,7 +301,7 @@ def _size(look: int) -> int:
 
 
 def _fraction(number: int) -> float:
-    """Return the van der Corput number 1/2, 1/4, 3/4, 1/8, 5/8, ... for 1, 2, 3, 4, 5, ..."""
+    """Return the position from 0 to 1 of try `number`: 1/2, 1/4, 3/4, 1/8, ... (van der Corput)."""
     fraction, part = 0.0, 0.5
     while number:
         fraction, number, part = fraction + part * (number % 2), number // 2, part / 2

@@ -61,7 +61,7 @@ class CommandSubject:
         return [*self.command, repr(self.settings), self.files]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Return the plan of the command in the folder and environment of each version."""
+        """Return a session's plan: the command, run in each version's folder and environment."""
         commands = [self._command(name, ready) for name, ready in versions.items()]
         overrides = (*self.request.overrides, ("name", "bisect"), ("measure.rounds", rounds))
         request = replace(self.request, overrides=overrides)
@@ -97,7 +97,7 @@ class ScenarioSubject:
         return [repr(self.draft.data), repr(self.request.overrides), self.stack]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
-        """Build each version's environment; return the plan of the stack in these environments."""
+        """Return a session's plan: the stack, run in an environment built for each version."""
         draft = copy.deepcopy(self.draft)
         draft.data["environments"] = {
             name: {"requirements": [*ready.requirements]} for name, ready in versions.items()

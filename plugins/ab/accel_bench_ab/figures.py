@@ -29,7 +29,7 @@ MOST_OUTPUT_BYTES = 1 << 26
 
 
 def figure_files(options: CommandOptions) -> dict[str, object]:
-    """Return the state (inode, time of change, size) of each file with figures, by file name.
+    """Return the state (inode, time of change, size) of each file with a figure, by file name.
 
     A missing file has the state None.
     """

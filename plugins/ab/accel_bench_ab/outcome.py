@@ -227,10 +227,10 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
 
 
 def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
-    """Return the last sketched change of the weights, or None without a sketch.
+    """Return the last recorded change of the weights, as short sums; None if none was recorded.
 
-    If accel-bench `ended` the command, sketches after step 8 are ignored, since the last steps of
-    such runs differ.
+    If accel-bench `ended` the command, changes after step 8 are ignored: the number of steps of
+    such runs differs.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): update for step, update in facts.get("updates", {}).items()}

@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
 
 @dataclass
 class Running:
-    """Command of a job while it runs, with its process."""
+    """Runner of the command of one job, with its process, heartbeat and folder of records."""
 
     job: Job
     heartbeat: Heartbeat

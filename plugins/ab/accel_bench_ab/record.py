@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessRecord:
-    """Observations of one process: facts, and optimizer steps."""
+    """Observations of one process: its optimizer steps, and facts such as device and optimizers."""
 
     facts: dict[str, Any]
     steps: list[Step] = field(default_factory=list)

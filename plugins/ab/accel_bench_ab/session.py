@@ -39,8 +39,8 @@ def plan_commands(
 def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
     """Run each command of a plan until three of its steps are observed, or to its end.
 
-    Returns the observations of `Finished.seen` by the command's name. Raises WorkerError if a
-    command fails.
+    Returns what was observed by the command's name: the keys are those of `Finished.seen`, such as
+    `steps`, `unseen` and `dtypes`. Raises WorkerError if a command fails.
     """
     seen = {}
     for planned in plan.runnable:
@@ -58,7 +58,7 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
 def in_their_dtypes(
     commands: Sequence[NamedCommand], seen: Mapping[str, Mapping[str, Any]]
 ) -> list[NamedCommand]:
-    """Return copies of the commands, with the dtypes that were observed in them as settings.
+    """Return copies of the commands, with settings for the 16-bit dtypes observed in them.
 
     `seen` has the observations by the command's name. The limits of verdicts depend on the dtypes.
     """

@@ -74,9 +74,10 @@ def compared_commands(
 
 
 def _named(commands: Sequence[NamedCommand], alone: bool) -> Iterator[NamedCommand]:
-    """Yield the commands with unique names.
+    """Yield copies of the commands with unique names.
 
-    If `alone`, all are variants of a single command, and names have only what differs.
+    If `alone`, all are variants of a single command, and a name states only what distinguishes its
+    variant.
     """
     names = [command.name.partition("-")[2] if alone else command.name for command in commands]
     if len({name[:64] for name in names}) < len(names):

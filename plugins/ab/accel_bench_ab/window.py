@@ -51,10 +51,10 @@ def steps_to_leave_out(steps: Sequence[Step], began: float) -> int:
 
 
 def settled_after(pace: Sequence[float], plateau: int | None) -> int:
-    """Return a number of warm-up steps, `plateau` to 30, after which steps are not much faster.
+    """Return the number of warm-up steps, at least `plateau`, after which steps stay about as fast.
 
     `pace` has the seconds of each step. `plateau` is the number of steps until the pace is steady.
-    The result is 30 if `plateau` is None, or if no smaller number is enough.
+    The result is 30, the maximum, if `plateau` is None, or if no smaller number is enough.
     """
     for first in range(plateau or LONGEST_WARMUP, min(LONGEST_WARMUP, len(pace) - 1)):
         before = median(pace[max(0, first - PLATEAU_STEPS) : first])

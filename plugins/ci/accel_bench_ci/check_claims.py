@@ -63,9 +63,9 @@ def check_claims(
 
 @contextmanager
 def _placed(document: ParsedFile, number: int, key: str) -> Iterator[None]:
-    """Turn a StoreError in the `with` block into a ScenarioError at a key of the claims file.
+    """Turn a StoreError in the `with` block into a ScenarioError with a line of the claims file.
 
-    The key is `key` of claim number `number`. StoreUnavailableError passes unchanged.
+    The line is that of `key` in claim number `number`. StoreUnavailableError passes unchanged.
     """
     try:
         yield

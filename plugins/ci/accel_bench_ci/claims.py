@@ -187,9 +187,9 @@ def check_claim(claim: Claim, results: Sequence[Result]) -> CheckedClaim:
 
 
 def check_metric(claim: Claim, results: Sequence[Result]) -> None:
-    """Raise StoreError if a claim's metric is unknown, or looks like a misspelled plugin's metric.
+    """Raise StoreError if a claim's metric is unknown, or looks like a plugin's metric misspelled.
 
-    A plugin's metric looks misspelled if the runs `results` only have a metric of a similar name.
+    It looks so if the runs `results` lack a metric of this name, but have one of a similar name.
     """
     if not claim.metric.startswith(METRICS):
         figure_named(claim.metric, results)

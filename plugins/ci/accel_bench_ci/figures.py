@@ -51,7 +51,11 @@ def change_of(figure: Quantity, log_ratio: float) -> Change:
 
 
 def compared_figure(figure: Quantity, rate: float | None) -> Quantity:
-    """Return request latency for a figure of busy time if `rate` is given, else `figure`."""
+    """Return the figure to compare in place of `figure`, given the arrival rate of requests.
+
+    With a `rate`, the request latency replaces a figure computed from busy time, such as
+    throughput. Otherwise the result is `figure` itself.
+    """
     return COLUMN_FIGURES.get(compared_name(figure.name, rate), figure)
 
 

@@ -199,8 +199,7 @@ def _columns(report: GateReport) -> list[Column]:
 
 
 def gate_report(report: GateReport) -> Report:
-    """Return a printable report with the outcome, the compared stacks, and a row for each sweep
-    point."""
+    """Return a printable report: the outcome, the compared stacks, a row for each sweep point."""
     compared = f"{report.stack} against {report.against}, floor {percent(report.floor)}"
     reasons = [point.reason for point in report.points]
     more = [reason for point in report.points for reason in point.reasons]

@@ -41,7 +41,7 @@ class GateRounds(Protocol):
         """
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Measure new rounds of a look; return a copy of `alarm` judged by new rounds alone.
+        """Measure new rounds of a look; return a copy of `alarm`, judged by the new rounds alone.
 
         `alarm` is the report with apparent slow-downs. `unsettled` are the ids of experiments whose
         slow-down is still to be confirmed.
@@ -109,7 +109,7 @@ class SessionRounds:
         return judge_gate(self.stack, plan.baseline, self.floor, plan.summaries, results)
 
     def confirm(self, look: int, alarm: GateReport, unsettled: Collection[str]) -> GateReport:
-        """Measure new rounds of a look; return a copy of `alarm` judged by new rounds alone.
+        """Measure new rounds of a look; return a copy of `alarm`, judged by the new rounds alone.
 
         `alarm` is the report of `measure`, `unsettled` the ids of experiments still to be
         confirmed.
@@ -126,7 +126,7 @@ class SessionRounds:
 
 
 def points_of_both(plan: Plan) -> set[str]:
-    """Return the sweep points of a plan at which both stacks run."""
+    """Return the names of the sweep points of a plan at which both stacks run."""
     points = [planned.experiment.point for planned in plan.runnable]
     return {point for point in points if points.count(point) == 2}
 

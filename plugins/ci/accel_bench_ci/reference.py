@@ -97,8 +97,7 @@ class ReferenceFigure(Frozen):
 
 
 class ReferenceRow(Frozen):
-    """Row of a comparison: the runs of both sets with the same key, their state and their
-    figures."""
+    """Row of a comparison: both sets' runs with the same key, their state and their figures."""
 
     key: dict[str, JsonValue]
     state: State
@@ -233,7 +232,7 @@ def _row(
 
 
 def _counted(results: Sequence[Result]) -> list[Result]:
-    """Return the runs of a row to compare: last attempts, without rounds that were replaced."""
+    """Return the last attempts of a row's runs, without rounds that were measured again."""
     replaced = replaced_rounds(results)
     kept = [run for run in results if (run.session, run.round) not in replaced]
     by_experiment: dict[str, list[Result]] = {}
@@ -278,8 +277,9 @@ def _figures(
 ) -> list[ReferenceFigure]:
     """Return the comparison of each figure of a row.
 
-    If requests arrive at a rate, request latency replaces figures of busy time. `before` are the
-    reference's runs, `after` the current ones.
+    `before` are the reference's runs, `after` the current ones, and `loads` the arrival of requests
+    in both. If requests arrive at a rate, their latency replaces figures computed from busy time,
+    such as throughput.
     """
     rate = next((load.rate for load in loads if load.rate is not None), None)
     compared = (compared_figure(figure, rate) for figure in rule.figures)
@@ -396,15 +396,13 @@ def _differing(
 
 
 def _shared(differing: Sequence[Sequence[Difference]]) -> tuple[Difference, ...]:
-    """Return the differences common to all rows, given each row's; an empty tuple for a single
-    row."""
+    """Return the differences that all rows have, given those of each row; () for a single row."""
     if len(differing) < 2:
         return ()
     return tuple(item for item in differing[0] if all(item in row for row in differing))
 
 
 def _newly_saturated(base: OfferedLoad, row: OfferedLoad) -> bool:
-    """Return whether requests pile up under the load `row` but not under `base`, at the same
-    rate."""
+    """Return whether requests pile up under the load `row`, but not under `base` at equal rate."""
     same = row.rate is not None and row.rate == base.rate
     return same and row.saturated and not base.saturated

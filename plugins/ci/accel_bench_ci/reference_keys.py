@@ -99,8 +99,8 @@ def _renamed(value: JsonValue, aliases: Mapping[str, str]) -> JsonValue:
 def _fill(keyed: Sequence[tuple[Keys, Result, bool]], names: Sequence[str]) -> None:
     """Fill in runs' missing devices or world sizes in place, from runs with otherwise equal keys.
 
-    Nothing is filled in if these runs differ. `keyed` has the keys of each run, and `names` the
-    columns to fill.
+    A missing value stays missing if these runs have several values. `keyed` has the keys of each
+    run, and `names` the columns to fill.
     """
     for name in names:
         known: dict[str, dict[str, JsonValue]] = {}

@@ -184,8 +184,8 @@ class HistoryRun(NamedTuple):
 def history_run(result: Result, figure: Quantity = TOKENS_PER_SECOND) -> HistoryRun:
     """Return a stored result reduced for a history, with the value of `figure`.
 
-    The value is None if the run has no usable one; latency replaces figures of busy time if
-    requests arrive at a rate.
+    The value is None if the run has no usable one. If requests arrive at a rate, their latency
+    replaces figures computed from busy time, such as throughput.
     """
     name = compared_figure(figure, offered_rate(result.experiment.scenario)).name
     saturated = name == REQUEST_LATENCY.name and is_saturated(result)
@@ -274,8 +274,7 @@ def _point(session: str, runs: Sequence[HistoryRun]) -> HistoryPoint:
 
 
 def _versions(experiment: Experiment) -> dict[str, JsonValue]:
-    """Return an experiment's versions of libraries and plugins, which may vary within a series, by
-    key."""
+    """Return the versions of an experiment's libraries and plugins by name; may be empty."""
     facts = experiment.identity.get("environment")
     if not isinstance(facts, Mapping):
         return {}
@@ -292,8 +291,7 @@ def _versions(experiment: Experiment) -> dict[str, JsonValue]:
 
 
 def planned_devices(experiment: Experiment) -> tuple[str, ...]:
-    """Return the names of the devices that an experiment was planned for; an empty tuple if
-    unknown."""
+    """Return the names of the devices that an experiment was planned for; () if unknown."""
     facts = experiment.identity.get("environment")
     devices = facts.get("devices") if isinstance(facts, Mapping) else None
     return tuple(map(str, devices)) if isinstance(devices, list | tuple) else ()
@@ -374,8 +372,11 @@ def _saturated(
 
 
 def _saturated_since(points: Sequence[HistoryPoint]) -> HistoryPoint | None:
-    """Return the first point since which all points up to the newest are saturated. Return None if
-    the newest is not saturated, or all are. Points without a value are ignored."""
+    """Return the first of the saturated points that follow the last unsaturated point.
+
+    Returns None if no point follows, or if no point is unsaturated. Points without a value are
+    ignored.
+    """
     known = [point for point in points if point.saturated or point.value]
     kept_up = [place for place, point in enumerate(known) if not point.saturated]
     newest = known[kept_up[-1] + 1 :] if kept_up else []

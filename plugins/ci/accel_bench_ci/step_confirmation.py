@@ -35,7 +35,7 @@ the factor n / (n - 0.8) for small samples, this value keeps the error rate.
 
 
 class Confirmation(Document):
-    """Verdict of new runs on a step."""
+    """Verdict on the newest step of a history, by new runs of the stack."""
 
     scenario: str
     stack: str

@@ -113,8 +113,7 @@ def find_steps(values: Sequence[float]) -> list[Step]:
 
 
 def _splits(values: list[float]) -> list[tuple[int, float]]:
-    """Return the index and p-value of each step of a segment of a series, by binary
-    segmentation."""
+    """Return index and p-value of each step in a segment of a series, by binary segmentation."""
     if len(values) < SHORTEST_SERIES:
         return []
     # Few values show much memory by chance, and to take it out would take out any step.
@@ -143,8 +142,7 @@ def autocorrelation(values: Sequence[float]) -> float:
 
 
 def noise(values: Sequence[float]) -> float:
-    """Return a robust standard deviation of values around their level, from differences of
-    neighbors."""
+    """Return a robust standard deviation of values around their level, by adjacent differences."""
     usual = median(abs(b - a) for a, b in pairwise(values))
     return MAD_TO_SIGMA * usual / math.sqrt(2)
 

@@ -22,7 +22,8 @@ class StepMarker:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        """Hook the steps of all optimizers, and the calls of `model`, compiled or not."""
+        """Register hooks on the steps of all optimizers and the calls of `model`, compiled or
+        not."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.steps = 0
@@ -122,7 +123,8 @@ class Capture:
         return None if self._after is None else self._after.graphs
 
     def problem(self) -> str:
-        """Return the reason why the window did not replay CUDA graphs alone; empty if it did."""
+        """Return a reason if the window recorded CUDA graphs or replayed none; else an empty
+        text."""
         if self._before is None or self._after is None:
             return "this torch does not tell how many CUDA graphs it has recorded"
         if not self._after.graphs:

@@ -55,7 +55,7 @@ class DeepSpeed(Plugin[DeepSpeedOptions]):
     strategy = "DeepSpeedEngine"
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that no other plugin may implement, for parallelism and engine."""
+        """Return the hooks of parallelism and engine, which no other plugin may implement."""
         return frozenset({"parallelize_model", "build_engine"})
 
     def expected_strategy(self, scenario: Scenario) -> str | None:

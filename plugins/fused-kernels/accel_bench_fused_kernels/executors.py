@@ -54,7 +54,7 @@ class Liger(_Kernels):
     operations = frozenset({*PARTS, "layer_norm", MODEL})
 
     def problem(self, operation: str, device: str) -> str:
-        """Return that Triton needs a GPU, or an empty string with a GPU or Triton's interpreter."""
+        """Return the reason why Liger's kernels cannot run on a device type, or an empty text."""
         return library_of("rope", "liger", device, os.environ)[1]
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -80,8 +80,7 @@ class FusedKernels(_Kernels):
         )
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
-        """Return the fused kernel for the benchmark's operation, bound to the benchmark's
-        weights."""
+        """Return the fused kernel for a benchmark's operation, bound to the benchmark's weights."""
         from accel_bench_fused_kernels.impl import executors
 
         fn, operation = benchmark.fn(), benchmark.operation

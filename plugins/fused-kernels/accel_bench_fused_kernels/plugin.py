@@ -78,11 +78,11 @@ class FusedKernelsOptions(Options):
         return self
 
     def named(self) -> frozenset[str]:
-        """Return the names of the parts that an option enables explicitly."""
+        """Return the kinds of kernels, such as `rope`, that an option enables explicitly."""
         return frozenset(part for part in PARTS if getattr(self, part))
 
     def on(self) -> tuple[str, ...]:
-        """Return the names of the enabled parts, in the order of `PARTS`."""
+        """Return the enabled kinds of kernels, such as `rope`, in the order of `PARTS`."""
         if named := self.named():
             return tuple(part for part in PARTS if part in named)
         left = [part for part in PARTS if getattr(self, part) is not False]
@@ -93,10 +93,10 @@ class FusedKernelsOptions(Options):
 def library_of(
     part: str, wanted: str, device: str, environment: Mapping[str, str]
 ) -> tuple[Library | None, str]:
-    """Return the library of a part's kernel on a device type such as `cuda`, or None and the
-    reason.
+    """Return the library of a kind of kernel and an empty text, or None and the reason for None.
 
-    `wanted` is `liger`, `torch` or `auto`. `environment` are the environment variables of the
+    `part` is the kind of kernel, such as `rope`, and `wanted` is `liger`, `torch` or `auto`.
+    `device` is a device type such as `cuda`. `environment` are the environment variables of the
     computing process.
     """
     triton = device == "cuda" or environment.get(INTERPRETER) == "1"
@@ -112,8 +112,7 @@ def library_of(
 
 
 def no_loss_of_model(task: Task[Any] | None) -> str:
-    """Return the reason why a task does not use the model's own loss, or an empty string if it
-    does."""
+    """Return the reason why a task does not use the model's own loss; empty if it does use it."""
     if task is None or task.uses_loss_of_model():
         return ""
     return f"task {task.name} computes its loss outside of the model"
@@ -140,11 +139,10 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def libraries(
         self, device: str, environment: Mapping[str, str], task: Task[Any] | None = None
     ) -> dict[str, tuple[Library | None, str]]:
-        """Return the library of each enabled part except `lora`, or None and the reason why it has
-        none.
+        """Return each enabled kind of kernel's library, or None and the reason why it has none.
 
-        `device` is the device type, `environment` are the environment variables of the computing
-        process.
+        The part `lora` is left out. `device` is the device type, `environment` are the environment
+        variables of the computing process.
         """
         wanted = self.options.kernels
         other_loss = no_loss_of_model(task)
@@ -160,8 +158,10 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
     def check_scenario(
         self, experiment: Experiment, machine: Machine, task: Task[Any] | None
     ) -> Iterator[str]:
-        """Yield the reasons why parts enabled by name are unavailable, or the reasons of all parts
-        if none is available."""
+        """Yield the reasons why kinds of kernels enabled by name are unavailable.
+
+        If none is enabled by name and no kind is available, yield a sentence with all reasons.
+        """
         scenario = experiment.scenario
         device = scenario.resources.device
         named = self.options.named()
@@ -195,7 +195,7 @@ class FusedKernels(Plugin[FusedKernelsOptions]):
 
     @hookimpl
     def accelerate_model(self, run: Run) -> None:
-        """Install the enabled parts in the model, in place."""
+        """Install the enabled kinds of fused kernels in the model, in place."""
         from accel_bench_fused_kernels.impl import FusedModel
 
         fused = FusedModel(run.model, self.options, self._libraries_in(run))

@@ -141,7 +141,7 @@ RULES: dict[str, Rules] = {
 
 
 def missing(rules: Rules, part: str) -> bool:
-    """Return whether the rules name nothing to replace for a part such as `rms_norm`."""
+    """Return whether the rules lack what a kind of kernel, such as `rms_norm`, would replace."""
     return {
         "rms_norm": rules.norms is None,
         "rope": rules.rotary is None,

@@ -39,7 +39,7 @@ class HFTrainer(Plugin[HFTrainerOptions]):
     strategy = "DistributedDataParallel"
 
     def claims(self) -> frozenset[str]:
-        """Return the hooks that no other plugin may implement, for engine and parallelism."""
+        """Return the hooks of engine and parallelism, which no other plugin may implement."""
         return frozenset({"build_engine", "parallelize_model"})
 
     @hookimpl

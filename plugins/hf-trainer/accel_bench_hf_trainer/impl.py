@@ -196,8 +196,8 @@ def training_arguments(run: Run, options: HFTrainerOptions) -> TrainingArguments
 def _processes_as_they_are(run: Run) -> Iterator[None]:
     """Set the environment variables from which the library accelerate learns the ranks.
 
-    They are set in the `with` block. Other launchers' variables are removed there, since accelerate
-    would misread them, and set the number of threads. All variables are restored afterwards.
+    These variables and the number of threads are set in the `with` block. Other launchers'
+    variables are removed there, since accelerate would misread them. All are restored afterwards.
     """
     before = dict(os.environ)
     described = {"RANK": run.rank, "WORLD_SIZE": run.world_size}

@@ -169,9 +169,9 @@ def _compare_update(
 ) -> None:
     """Compare one step's weight changes, together and by tensor, and record the result in `found`.
 
-    `number` is the step's index. `changes` are those of the step, of the reference, and of the
-    reference in float64. `errors` holds the largest rounding error of each tensor in earlier steps,
-    and is updated. Raises InvalidRunError if the reference's own error is too large.
+    `number` is the step's index. `changes` has the weight changes of the step, of the reference,
+    and of the reference in float64. `errors` holds each tensor's largest rounding error of earlier
+    steps by name, and is updated. Raises InvalidRunError if the reference's own error is too large.
     """
     step, own, gold = changes
     size = _norm(gold.values())
@@ -207,8 +207,10 @@ def _compare_update(
 
 
 def allowance(rounding: float, floor: float) -> float:
-    """Return the allowed relative distance from float64, given the reference's distance `rounding`;
-    it is at least `floor`."""
+    """Return the allowed relative distance from float64, which is at least `floor`.
+
+    `rounding` is the reference's own relative distance from float64.
+    """
     return max(floor, min(TIMES * rounding, COARSE), COARSE_TIMES * rounding)
 
 

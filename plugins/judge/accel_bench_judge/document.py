@@ -114,8 +114,10 @@ def exit_code_of(steps: Sequence[JudgedStep]) -> int:
 
 
 def _judged(summary: Summary, row: ExperimentSummary, judgement: Mapping[str, Any]) -> JudgedStep:
-    """Return a step's row of the report. `row` has its runs, and `judgement` is its entry in the
-    section `judgements`."""
+    """Return the report's row on a stack, given the summary `row` of its runs.
+
+    `judgement` is the stack's entry in the section `judgements`, empty without one.
+    """
     update = judgement.get("update", "not tested")
     is_reference = row.stack == summary.baseline == REFERENCE_STACK
     return JudgedStep(

@@ -24,8 +24,7 @@ def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[dict[str,
 
 
 def _judgement(run: Result) -> Mapping[str, Any]:
-    """Return the judgement that the engine has stored with a run, or an empty mapping if it has
-    stored none."""
+    """Return the judgement that the engine has stored with a run; empty if it has stored none."""
     for rank in run.ranks:
         evidence = rank.evidence.get(ENGINE)
         if isinstance(evidence, Mapping) and isinstance(made := evidence.get("judgement"), Mapping):

@@ -153,8 +153,7 @@ class Subject:
         return pids
 
     def others_usage(self) -> Usage:
-        """Return the page faults and CPU time of all descendants of the process, ended ones
-        included."""
+        """Return page faults and CPU time of all the process's descendants, ended ones included."""
         own, *others = (_stat(pid) for pid in (self.pid, *self.others()))
         faults, ticks = _sum(own, CHILDREN_FAULTS), _sum(own, CHILDREN_TICKS)
         for fields in others:

@@ -44,8 +44,10 @@ def main(settings: dict[str, Any]) -> None:
 
 
 def _prepared(settings: dict[str, Any]) -> Any:
-    """Return a function that takes one step, and returns the step's loss and FLOPs. Its argument is
-    whether to count FLOPs; uncounted FLOPs are 0."""
+    """Return a function that takes one step, and returns the step's loss and FLOPs.
+
+    The function's argument is whether to count FLOPs; uncounted FLOPs are 0.
+    """
     from accel_bench_judge.shared_impl import attach, copy_to, loss_value, state_of
     from accel_bench_judge.step_files import CANDIDATE, REFERENCE, load_steps
 
@@ -72,9 +74,9 @@ def _prepared(settings: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def counting(counted: bool) -> Iterator[Any]:
-    """Yield a function that returns the FLOPs so far of the `with` block, or 0.0 unless `counted`.
+    """Yield a function that returns the FLOPs counted so far in the `with` block.
 
-    While FLOPs are counted, compiled calls run eagerly.
+    If `counted` is False, it returns 0.0. While FLOPs are counted, compiled calls run eagerly.
     """
     if not counted:
         yield lambda: 0.0

@@ -123,8 +123,7 @@ def _unless(call: int, refused: Sequence[tuple[int, Sequence[int]]]) -> list[Ins
 
 
 def ancestors() -> set[int]:
-    """Return the ids of all visible ancestors of this process, and the ids of their process
-    groups."""
+    """Return the ids of all visible ancestors of this process, and of their process groups."""
     pids, pid = {1}, os.getppid()
     with suppress(OSError):  # Those of others may be hidden, and one may end meanwhile.
         while pid > 0:

@@ -165,7 +165,7 @@ class Trial:
     def _draw(self, seed: int | None = None) -> dict[str, Any]:
         """Return the next batch, a mapping of names to tensors, whose shapes never change.
 
-        Each batch has a new seed, since a generator's state follows from its earlier output. A
+        Each batch has a new seed, since a generator's earlier numbers reveal its later ones. A
         given `seed` is used instead. Raises InvalidRunError if the shapes change.
         """
         seed = _secret() if seed is None else seed

@@ -24,7 +24,7 @@ from accel_bench_metrics.checkpoint import CheckpointOptions
 
 
 def write_checkpoint(run: Run, options: CheckpointOptions) -> Iterable[Metric]:
-    """Write the checkpoint on all ranks, and yield its metrics; if it fails, null with a reason."""
+    """Write the checkpoint on all ranks, and yield its metrics; null with a reason if it fails."""
     folder = Path(run.folder) / "checkpoint"
     problem = _first_problem(_obstacle(run, folder))
     run.trace.reset_peak_memory()

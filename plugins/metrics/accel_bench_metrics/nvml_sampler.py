@@ -110,7 +110,7 @@ class Track:
         """Foreign processes on the device, by pid."""
 
     def read(self, family: Family) -> None:
-        """Read all subjects and fields of the device whose reading has not failed before.
+        """Read each quantity and field of the device, except those that failed before.
 
         `family` tells which processes belong to the ranks.
         """
@@ -134,7 +134,7 @@ class Track:
             series.add_change(value, at=time.monotonic())
 
     def _read_energy(self) -> None:
-        """Add a reading of the energy counter, the fastest one if some are interrupted."""
+        """Add a reading of the energy counter: the first quick one, else the quickest of three."""
         readings: list[tuple[float, float, float]] = []
         while len(readings) < ENERGY_READINGS:
             before = time.monotonic()

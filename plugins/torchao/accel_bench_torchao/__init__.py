@@ -60,7 +60,7 @@ class TorchAOOptions(Options):
     @field_validator("weights", mode="before")
     @classmethod
     def _refuse_by_name(cls, value: Any) -> Any:
-        """Raise ValueError for torchao's other configurations, with reason and alternatives."""
+        """Raise ValueError for a refused configuration of torchao, with reason and alternatives."""
         if isinstance(value, str) and (problem := _unusable(value)):
             raise ValueError(problem)
         return value
@@ -99,7 +99,7 @@ class TorchAOOptions(Options):
 
     @property
     def group_of_base(self) -> int | None:
-        """Number of weights that share a scale; None means all inputs of an output."""
+        """Number of weights that share a scale; None if all weights of one output share a scale."""
         usual = {"intx": DEFAULT_INTX_GROUP, "nf4": 2 * DEFAULT_INTX_GROUP}
         return self.group_size or usual.get(self.base or "")
 
@@ -132,10 +132,10 @@ class TorchAO(Plugin[TorchAOOptions]):
     def allowed_update_difference(self) -> float | None:
         """Return the allowed relative difference of the update, by the precision of the weights.
 
-        In a small llama under LoRA low precision caused 0.16 (nf4, intx of 4 bits), 0.05 (float8)
-        and 0.09 (float8 training) on pretrained weights, 0.48, 0.23 and 0.20 on random ones. With
-        int8 it was 0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11 in
-        `image-text`, whose `update_sensitivity` allows more.
+        In a small llama under LoRA with pretrained weights the difference was 0.16 for nf4 and intx
+        of 4 bits, 0.05 for float8 and 0.09 for float8 training; with random weights 0.48, 0.23 and
+        0.20. For int8 it was 0.02 to 0.09 in small models of ten tasks, the most in a T5, and 0.11
+        in `image-text`, whose `update_sensitivity` allows more.
         """
         if "float8" in (self.options.base or "float8"):
             return 0.3
@@ -154,7 +154,8 @@ class TorchAO(Plugin[TorchAOOptions]):
         return 0.12 if self.options.bits_of_base >= SMALLEST_NEAR else 0.4
 
     def claims(self) -> frozenset[str]:
-        """Return the hook that only this plugin may implement, `load_model`, if it quantizes."""
+        """Return `load_model`, the hook that no other plugin may implement, if this one
+        quantizes."""
         return frozenset({"load_model"} if self.options.base else ())
 
     def bytes_per_parameter(self, experiment: Experiment) -> dict[str, float]:

@@ -111,7 +111,7 @@ def _divergence(observed: float, share: float) -> float:
 
 
 def agreement(baseline: Result, stack: Result) -> Agreement | None:
-    """Return counts of equal and differing answers of two runs; None if a run has stored none."""
+    """Count equal and different answers of two runs; None if a rank's answers are missing."""
     if not baseline.ranks or len(baseline.ranks) != len(stack.ranks):
         return None
     requests, differing, unexplained, known, untold = 0, 0, 0, 0, 0

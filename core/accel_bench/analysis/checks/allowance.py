@@ -50,9 +50,9 @@ class Allowance(NamedTuple):
         return "different by design" if by_design else "equivalent"
 
     def excuses(self, difference: float) -> bool:
-        """Return whether a plugin's declaration excuses a distance above the usual tolerance. The
-        distance must not exceed `maximum`; for losses the declared tolerance must not, since a
-        distance between losses alone shows little."""
+        """Return whether a plugin's declaration excuses a distance above the usual tolerance. A
+        distance of updates or outputs must not exceed `maximum`. For losses, whose distance alone
+        shows little, the declared tolerance itself must not exceed `maximum`."""
         if self.other_training or not self.usual < difference <= self.tolerance:
             return False
         return (self.tolerance if self.of == "loss" else difference) <= self.maximum

@@ -154,7 +154,7 @@ def of_comparable(speed: Comparison, allowed: Comparability) -> Comparison:
 
 
 def comparability(a: Sequence[Result], b: Sequence[Result]) -> Comparability:
-    """Compare two experiments' settings, environments and machines, by at least one run of each.
+    """Compare two experiments' settings, environments and machines, from one run or more of each.
 
     All values must be equal, except for differences that the stacks declare by their plugins and
     settings. A stack that alone uses a plugin also declares the plugin's version.
@@ -189,14 +189,14 @@ def comparability_of_rounds(
 
 
 def _used_by_one(a: Stack, b: Stack) -> set[str]:
-    """Return the keys of the fingerprints of plugins that only one stack uses, or that both use
-    with different options."""
+    """Return the key `environment.fingerprints.NAME` of each plugin that only one stack uses, or
+    that both use with different options."""
     texts = [{(use.use, canonical_json(use.options)) for use in stack.uses} for stack in (a, b)]
     return {f"environment.fingerprints.{name}" for name, _ in texts[0] ^ texts[1]}
 
 
 def _is_declared(key: str, settings: set[str]) -> bool:
-    """Return whether a key is one of the declared `settings`, contains one or follows from one."""
+    """Return whether a key is, contains or is within a declared setting, or follows from one."""
     if key == "uses":
         return True
     covered = [f"work.{setting}" for setting in settings]
@@ -228,9 +228,9 @@ def _facts(runs: Sequence[Result], plain: bool) -> Facts:
 
 
 def _facts_of(run: Result, plain: bool) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and values of a run's settings and machine, and of ALWAYS_EFFECTIVE
-    settings. With `plain` (no stack changes anything) all effective settings but measurements are
-    included."""
+    """Yield dotted keys and values of a run's settings, machine and effective settings. The
+    effective settings are those in ALWAYS_EFFECTIVE or, with `plain` (no stack changes anything),
+    all except measurements."""
     for key, value in run.experiment.identity.items():
         if key == "environment" and isinstance(value, dict):
             yield from _environment(value)

@@ -58,7 +58,7 @@ def _of_one_side(of: str, run: Result, other: Result) -> dict[str, float]:
 
 
 def _tolerances(of: str, run: Result) -> Mapping[str, float]:
-    """Return all tolerances of the figure `of` by plugin; none for `output` stored as letters."""
+    """Return a run's tolerances of a figure by plugin; none for `output` stored as letters."""
     if of == "loss":
         earlier = {} if run.loss_tolerance is None else {OF_EARLIER_ROWS: run.loss_tolerance}
         return run.loss_tolerances or earlier

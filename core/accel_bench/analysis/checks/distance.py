@@ -57,10 +57,8 @@ class Distance(NamedTuple):
 
 
 def exact_differences(baseline: Result, stack: Result) -> Mapping[str, float] | None:
-    """Return exact L2 norms, by tensor, of the differences between two runs' changes of weights.
-
-    Return None if the stored changes of weights were not compared.
-    """
+    """Return exact L2 norms, by tensor, of the differences between two runs' changes of weights;
+    None if the stored changes were not compared."""
     ids = baseline.run_id, stack.run_id
     exact = stack.update_distances.get(ids[0]) or baseline.update_distances.get(ids[1])
     updates = [run.ranks[0].update for run in (baseline, stack) if run.ranks]
@@ -124,7 +122,7 @@ class Changes(NamedTuple):
         ]
 
     def part(self, part: str | None) -> Changes:
-        """Return the changes of the tensors in one of PARTS; None selects tensors in no part."""
+        """Return the changes of one group of tensors in PARTS; None selects tensors of no group."""
 
         def of(update: WeightUpdate) -> WeightUpdate:
             tensors = {

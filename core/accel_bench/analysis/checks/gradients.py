@@ -49,10 +49,11 @@ def gradient_reasons(
 
 
 def exact_gradient_reasons(baseline: Result, stack: Result) -> tuple[str, ...]:
-    """Return sentences on different first gradients if both runs do equal, exact work; else none.
+    """Return sentences on different first gradients of two runs that should have equal gradients.
 
-    An optimizer such as AdamW divides by the gradient's size, which hides a constant factor of the
-    loss, such as a missing alpha / r, from the update.
+    Other runs give no sentences. Gradients show errors that updates hide: AdamW, for example,
+    divides by the gradient's size, so a constant factor of the loss, such as a missing alpha / r,
+    does not change the update.
     """
     if not computes_exactly((baseline, stack)):
         return ()
@@ -80,8 +81,7 @@ def different_norms(
 
 
 def _of_one_side(pair: Pair) -> Iterator[str]:
-    """Yield a sentence for a run that trains tensors which the other run does not train, if they
-    are more than a rule allows."""
+    """Yield a sentence for a run that alone trains more of the tensors than a rule allows."""
     base, ours = map(gradient_norms, pair)
     if not (base and ours):
         return

@@ -51,7 +51,7 @@ NOT_OF_THE_WORK = re.compile(
 
 
 def concerns_work(reason: str) -> bool:
-    """Return whether a reason for `degraded` concerns the computed work."""
+    """Return whether a reason for `degraded` concerns what was computed, not a disturbance."""
     return NOT_OF_THE_WORK.search(reason) is None
 
 
@@ -66,7 +66,7 @@ def device_reasons(
 
 
 class Load(NamedTuple):
-    """Load of other work on the CPUs during a run, as fractions of their time; null if unknown."""
+    """Fractions of CPU time that other programs or machines took during a run; None if unknown."""
 
     stolen: float | None
     """Time that the hypervisor gave to other machines (steal)."""
@@ -76,7 +76,7 @@ class Load(NamedTuple):
 
 
 def load_of(result: Result) -> Load | None:
-    """Return the load of other work on the host during a run; None if it was not read."""
+    """Return the CPU load by other programs and machines during a run; None if it was not read."""
     if result.state_before is None or result.state_after is None:
         return None
     before, after = result.state_before.cpu, result.state_after.cpu

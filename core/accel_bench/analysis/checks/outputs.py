@@ -81,8 +81,8 @@ def compare_outputs(pairs: Sequence[Pair]) -> OutputComparison:
 
 
 def _judged(worst: Agreement, requests: int, allowed: Allowance, pair: Pair) -> OutputComparison:
-    """Return the comparison of two stacks' answers with its verdict, by the round of `worst`
-    agreement. `requests` is the number of compared requests in all rounds."""
+    """Return the comparison of two stacks' answers with its verdict, by `worst`, the most different
+    round. `requests` is the number of compared requests in all rounds."""
     output = OutputComparison(
         output_verdict="bitwise equal",
         output_difference=worst.difference,
@@ -117,7 +117,7 @@ def _count_unexplained(agreed: Agreement, pair: Pair) -> int:
 
 
 def _unknown_near_ties(rounds: Sequence[Agreement]) -> str:
-    """Return words on differing answers whose near ties are unknown, or an empty text."""
+    """Return a text on how many different answers have unknown near ties; empty if none has."""
     untold = sum(agreed.untold for agreed in rounds)
     if not untold:
         return ""
@@ -131,7 +131,7 @@ def _unknown_near_ties(rounds: Sequence[Agreement]) -> str:
 
 
 def _difference_words(worst: Agreement) -> str:
-    """Return the share of differing tokens in words, overall or of the worst block."""
+    """Return the share of differing tokens as text, in all answers or in the worst block."""
     block = worst.worst
     if block is None or worst.overall >= block.surely:
         return f"{percent(worst.overall)} of the tokens differ where all before are equal"

@@ -41,7 +41,7 @@ def trained_differences(baseline: Result, stack: Result) -> tuple[str, ...]:
 
 
 def optimizer_by_design(baseline: Result, stack: Result) -> str:
-    """Return words on declared differences of the optimizer, with the plugins; else empty."""
+    """Return a text on declared differences of optimizers, with the plugins; empty without any."""
     names = other_optimizers(baseline, stack)
     clauses = list(optimizer_differences((baseline, stack))) if names else []
     return f"{'; '.join(clauses)}, as {join_names(names)} declares" if clauses else ""

@@ -32,7 +32,7 @@ from accel_bench.result import Result
 def compare_training(
     baseline: Mapping[RoundKey, Result], stack: Mapping[RoundKey, Result]
 ) -> TrainingComparison:
-    """Return the worst comparison over rounds of two stacks' losses and updates, or of outputs."""
+    """Compare two stacks' losses and updates, or outputs, by round; return the worst comparison."""
     pairs = [
         (baseline[key], stack[key])
         for key in sorted(set(baseline) & set(stack))
@@ -61,7 +61,7 @@ def compare_training(
 
 
 def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
-    """Compare the updates of one round. If only one run stored its update, the reason says so."""
+    """Compare a round's two updates. If only one run stored its update, `update_reason` says so."""
     baseline, stack = (run.ranks[0].update if run.ranks else None for run in pair)
     if baseline is None or stack is None:
         missing = "" if baseline is stack else "one of the two did not store its update"
@@ -106,8 +106,8 @@ def _compare_round(pair: Pair, allowed: Allowance) -> TrainingComparison:
 
 
 def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str) -> Training:
-    """Return the verdict on the distance `whole`. It is `different` if `wrong` names tensors or
-    parts of a model; an `excuse` makes a large distance `inconclusive`."""
+    """Return the verdict on the distance `whole` of two updates. Entries in `wrong` (unmoved
+    tensors, wrong parts) make it `different`; an `excuse` makes a large distance `inconclusive`."""
     verdict = allowed.verdict(whole.relative)
     if wrong and not allowed.other_training:
         return "different"
@@ -115,8 +115,8 @@ def _verdict(whole: Distance, allowed: Allowance, wrong: list[str], excuse: str)
 
 
 def _explained_size(difference: float, allowed: float, pair: Pair) -> str:
-    """Return the words of a rule that explains the relative `difference` of two updates' norms
-    beyond the tolerance `allowed`, or an empty text."""
+    """Return a rule's explanation of the relative `difference` of two updates' norms beyond the
+    tolerance `allowed`; empty without one."""
     beyond = difference - allowed
     steps = explanation("explained size a step", beyond - left_out_share(pair), pair)
     return steps or explanation("explained size", difference if beyond > 0 else 0.0, pair)
@@ -128,8 +128,8 @@ def _explained_mixture(changes: Changes, pair: Pair) -> str:
 
 
 def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
-    """Yield words for each part of a mixture of experts whose update's norm differs between the
-    runs. Parts that hardly changed are left out."""
+    """Yield a text for each group of tensors in PARTS whose update's norm differs between the runs.
+    Groups that hardly changed are left out."""
     for part in PARTS:
         changed, limit = changes.part(part), limit_of(f"size of {part}", pair)
         if changed.is_negligible(changes):
@@ -139,7 +139,7 @@ def _other_sizes(changes: Changes, pair: Pair) -> Iterator[str]:
 
 
 def _other_dense_weights(changes: Changes, tolerance: float, pair: Pair) -> Iterator[str]:
-    """Yield words if changes outside of experts and routers differ by more than is allowed."""
+    """Yield a text if the changes of weights outside of experts and routers differ by too much."""
     rest, limit = changes.part(None), limit_of("rest of a mixture", pair)
     if rest.is_negligible(changes):
         return
@@ -160,8 +160,8 @@ def _size_gap(changes: Changes, limit: float, pair: Pair) -> str:
 
 
 def _reason(whole: Distance, allowed: Allowance, unmoved: list[str], tensors: int) -> str:
-    """Return words on the tensors that did not move (named in `unmoved`, of `tensors` in all), and
-    on the distance `whole` of the two updates."""
+    """Return a text on the distance `whole` of two updates, and on the tensors that did not move
+    (their names in `unmoved`, of `tensors` in all)."""
     if len(unmoved) == tensors:
         return "its weights did not move"
     if not unmoved:

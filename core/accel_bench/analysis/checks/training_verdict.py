@@ -100,7 +100,7 @@ class TrainingComparison(OutputComparison, LossComparison):
 
     @property
     def verdicts(self) -> dict[str, tuple[str, str]]:
-        """Verdict in words, and its reason or tolerance, by `loss` and `update`, or by `output`."""
+        """Verdict and its reason or tolerance, as texts, by `loss` and `update`, or by `output`."""
         if self.generated:
             return {"output": (self.output_word, self.output_reason)}
         return {
@@ -166,7 +166,7 @@ class StackComparison(TrainingComparison, Comparison):
 
     @property
     def verdict_word(self) -> str:
-        """Verdict on the speed in words, with `output` for `training` if answers were compared."""
+        """Verdict on the speed in words, such as `faster` or `different output`."""
         word = super().verdict_word
         return word.replace("training", "output") if self.generated else word
 

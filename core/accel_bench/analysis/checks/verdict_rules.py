@@ -70,9 +70,9 @@ def _samples(pair: Pair) -> str:
 
 
 def _draws(pair: Pair) -> str:
-    """Return words on the random draws of both runs, or an empty text if one draws nothing.
+    """Return a text that random draws explain a difference; empty if one run draws nothing.
 
-    Both draw from one seed, but kernels, batches and paddings change the order of the draws.
+    Both runs draw from one seed, but kernels, batches and paddings change the order of the draws.
     """
     drawn = [run.ranks[0].effective.drawn for run in pair if run.ranks]
     if len(drawn) < len(pair) or not all(drawn):
@@ -84,8 +84,8 @@ def _draws(pair: Pair) -> str:
 
 
 def left_out_share(pair: Pair) -> float:
-    """Return the relative difference of two runs' optimizer steps, of which gradient scalers skip
-    some. A run is invalid if it skips more steps than the scaler's scale explains."""
+    """Return the relative difference of two runs' numbers of optimizer steps, since gradient
+    scalers skip some. A run is invalid if it skips more steps than the scaler's scale explains."""
     steps = _scaled_steps(pair)
     return abs(steps[1] - steps[0]) / max(*steps, 1) if steps else 0.0
 
@@ -270,7 +270,7 @@ def limit_of(figure: str, pair: Pair) -> float:
 
 
 def explanation(figure: str, value: float, pair: Pair) -> str:
-    """Return the words of a rule that explains a figure's `value` in two runs, or an empty text."""
+    """Return a rule's text that explains the `value` of a figure in two runs; empty without one."""
     near = (rule for rule in _rules(figure) if value <= rule.limit)
     return next((str(words) for rule in near if (words := rule.holds(pair))), "")
 

@@ -64,9 +64,9 @@ def validation_curve(run: Result) -> list[Reached]:
 
 
 def learning_metrics(run: Result) -> Iterator[Metric]:
-    """Yield metrics of the held-out loss before training and at the last evaluation, if read.
+    """Yield the loss on held-out samples before training and at the last evaluation, if evaluated.
 
-    Neither direction is better (`neither`), since rounds with the same seed have equal losses.
+    The metrics' better direction is `neither`, since rounds with the same seed have equal losses.
     """
     curve = validation_curve(run)
     if not curve:

@@ -179,7 +179,7 @@ def _of_rank(rank: RankResult) -> dict[str, float]:
 
 
 def _slowest(run: Result) -> RankResult | None:
-    """Return the rank with the slowest split step; None if a rank split no step into phases."""
+    """Return the rank whose step, split into phases, was slowest; None if a rank split none."""
     splits = [(rank.phases.step_seconds, rank) for rank in run.ranks if rank.phases is not None]
     if not splits or len(splits) < len(run.ranks):
         return None

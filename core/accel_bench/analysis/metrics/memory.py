@@ -102,10 +102,10 @@ SOURCES = {
 
 
 def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | None]:
-    """Return the most allocated and the peak bytes over stages given as (delta, peaked delta).
+    """Return the most allocated bytes after any stage, and the peak bytes within any stage.
 
-    The first is the largest running sum of deltas. The second is the largest running sum plus its
-    stage's peaked delta, or None if a peaked delta is unknown. There must be at least one stage.
+    Each of `stages`, at least one, is a pair: the change of bytes by the stage, and the height of
+    the stage's peak above its end. If any such height is None, the peak is None.
     """
     known = list(stages)
     sums = list(accumulate(delta for delta, _ in known))
@@ -116,8 +116,8 @@ def stage_peaks(stages: Iterable[tuple[int, int | None]]) -> tuple[int, int | No
 
 
 def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
-    """Return a rank's memory by stage, from its readings (marks); empty if one that ends a stage is
-    missing. A mark that ends no stage belongs to the stage that ends next."""
+    """Return a rank's memory by stage, from its readings (marks); empty if the bytes at a stage's
+    end are unknown. A mark within a stage belongs to the stage that ends next."""
     on_gpu = any(stage.device_allocated_bytes is not None for stage in rank.stages)
     stages: list[StageMemory] = []
     before = 0
@@ -141,9 +141,9 @@ def stages_of(rank: RankResult) -> tuple[StageMemory, ...]:
 
 
 def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int] | None:
-    """Return the largest bytes of a figure over the ranks, measured as `kind`, and that rank.
+    """Return the largest value in bytes of a memory figure over the ranks, and its rank's number.
 
-    Return None without the figure, or if any rank's value is unknown.
+    `kind` is the kind of measurement. Returns None without `figure`, or if any value is unknown.
     """
     if figure is None:
         return None
@@ -161,7 +161,7 @@ def largest(result: Result, figure: Figure | None, kind: str) -> tuple[int, int]
 
 
 def peak_memory(runs: Sequence[Result]) -> tuple[int | None, str | None]:
-    """Return the median over runs of the largest rank's peak bytes, and their kind, or Nones."""
+    """Return the largest rank's peak bytes, median over runs, and their kind; None if unknown."""
     metrics = (metric for run in runs for rank in run.ranks for metric in rank.metrics)
     kind = next((metric.kind for metric in metrics if metric.figure == "peak_memory"), None)
     if kind is None:
@@ -178,7 +178,7 @@ def memory_figures(runs: Sequence[Result]) -> MemoryFigures | None:
 
 
 def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
-    """Return the peaks of one kind of memory, by the first kind in `source` that has values."""
+    """Return a figure's peaks by the first kind of measurement in `source` with values, or None."""
     for kind in source.kinds:
         bytes_used, rank = _median(runs, source.window, kind)
         run_bytes, run_rank = _median(runs, source.run, kind)
@@ -192,8 +192,7 @@ def _figure(runs: Sequence[Result], source: Source) -> MemoryFigure | None:
 def _median(
     runs: Sequence[Result], figure: Figure | None, kind: str
 ) -> tuple[int | None, int | None]:
-    """Return the median over runs of the largest rank's bytes, and the most frequent largest
-    rank."""
+    """Return the largest rank's bytes, as a median over runs, and the most frequent such rank."""
     peaks = [peak for run in runs if (peak := largest(run, figure, kind)) is not None]
     if not peaks:
         return None, None
@@ -202,7 +201,7 @@ def _median(
 
 
 def _highest_stages(run: Result) -> tuple[StageMemory, ...]:
-    """Return the stages of the rank with the highest peak, else with the most allocated bytes."""
+    """Return the stages of the rank with the highest peak, or most allocated bytes if unknown."""
 
     def peak_of(stages: Sequence[StageMemory]) -> int:
         allocated, peak = stage_peaks((s.delta_bytes, s.peaked_delta_bytes) for s in stages)

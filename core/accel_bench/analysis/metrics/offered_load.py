@@ -28,7 +28,7 @@ OTHER_LOAD = "one of the two answers requests at a rate, the other one as many a
 
 
 class OfferedLoad(NamedTuple):
-    """Offered load of a stack's runs, which decides their comparability."""
+    """Rate at which requests arrive in a stack's runs, and whether they arrive too fast."""
 
     name: str
     """Name of the runs in messages."""

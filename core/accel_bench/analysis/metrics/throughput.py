@@ -139,7 +139,7 @@ def epochs(result: Result) -> float | None:
 
 
 def _data_windows(result: Result) -> list[Window]:
-    """Return the windows of data-parallel ranks, so that no token counts twice."""
+    """Return one rank's window for each group of ranks that compute the same batches."""
     return [rank.window for rank in result.data_ranks if rank.window is not None]
 
 
@@ -211,8 +211,8 @@ def _kinds(samples: list[Sample], factor: float) -> TokenKinds:
 
 
 def unit_of(steps: Sequence[float]) -> tuple[float, str]:
-    """Return the tokens and the name of a unit for comparing two stacks, whose tokens per step are
-    `steps`. The unit is a step if both numbers are nearly equal, else 1,000 tokens."""
+    """Return a unit for comparing two stacks: its number of tokens, and its name. The unit is a
+    step if both stacks' tokens per step, `steps`, are nearly equal, else 1,000 tokens."""
     if abs(steps[0] - steps[1]) <= SAME_STEP * max(steps):
         return steps[0], f"a step of {steps[0]:,.0f} tokens"
     return float(UNIT_TOKENS), f"{UNIT_TOKENS:,} tokens"

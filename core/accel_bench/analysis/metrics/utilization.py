@@ -16,10 +16,10 @@ from accel_bench.result import Result, Sample, Window
 class Utilization(Frozen):
     """Utilization of one run's devices; all rates are per device.
 
-    Seconds are taken from the slowest rank's window. Attention FLOPs of a step follow from the mean
-    over its tokens of the length of a token's sequence, which is token pairs / tokens: without
-    padding for model FLOPs, with it for hardware FLOPs. If batches do not count pairs it is
-    processed tokens / samples, which is equal for sequences of one length.
+    Seconds are taken from the slowest rank's window. A token's attention FLOPs grow with the length
+    of its sequence, of which the mean over a step's tokens is token pairs / tokens: without padding
+    for model FLOPs, with padding for hardware FLOPs. If batches do not count pairs, the mean is
+    processed tokens / samples, which is the same for sequences of one length.
     """
 
     sequence_length: float
@@ -52,8 +52,8 @@ class Utilization(Frozen):
 def utilization(result: Result, peak_flops_per_second: float | None) -> Utilization | None:
     """Return the utilization of a run; None without throughput or a known workload.
 
-    `peak_flops_per_second` is one device's dense peak in the dtype of the model's products. Without
-    it, MFU and HFU are null and never guessed.
+    `peak_flops_per_second` is one device's dense peak in the dtype of the model's matrix products.
+    Without it, MFU and HFU are null and never guessed.
     """
     speed = run_throughput(result)
     measured = [(rank.window, rank.workload) for rank in result.ranks]
@@ -85,7 +85,7 @@ def utilization(result: Result, peak_flops_per_second: float | None) -> Utilizat
 
 
 def _is_multiple(sample: Sample, load: Workload) -> bool:
-    """Return whether a step has a whole multiple of the tokens and samples that `load` counts."""
+    """Return whether a step has n times the tokens, samples and pairs of the batch in `load`."""
     elements = load.observed_elements
     if elements is None:
         return True
@@ -139,9 +139,9 @@ def _work(
 
 
 def _length(sample: Sample, pairs: int | None, tokens: int) -> float:
-    """Return a step's mean sequence length for attention FLOPs: token `pairs` per token or, if
-    these are None, tokens per sample. With a sliding window shorter than sequences of unequal
-    lengths it is an upper bound."""
+    """Return a step's mean sequence length for attention FLOPs: `pairs` of tokens in a sequence per
+    token or, if these are None, tokens per sample. With a sliding window shorter than sequences of
+    unequal lengths, the mean is an upper bound."""
     if pairs is None or tokens == 0:
         return sample.processed_tokens / sample.sequences
     return pairs / tokens

@@ -196,7 +196,7 @@ def t_tail(degrees: float, statistic: float) -> float:
 
 
 def _wallace(degrees: float) -> tuple[float, float]:
-    """Return finite degrees of freedom, and the factor that makes Student's t a normal deviate.
+    """Return `degrees`, at most 1e15, and the factor that makes Student's t a normal deviate.
 
     Source: Wallace (1959), "Bounds on normal approximations to Student's and the chi-square
     distributions".

@@ -54,7 +54,7 @@ class Judgement(NamedTuple):
 
 
 def judge_comparison(found: Comparison, floor: float) -> Judgement:
-    """Return the outcome of a comparison at its look; `inconclusive` without a verdict.
+    """Return the outcome of the regression test on a comparison; `inconclusive` without a verdict.
 
     A regression needs a verdict `worse` and an estimated slow-down above the `floor` (0.01 is 1 %).
     To pass, the upper bound of the slow-down must be below the floor.

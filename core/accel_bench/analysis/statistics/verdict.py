@@ -223,7 +223,7 @@ def fraction_of_look(look: int) -> float:
 
 
 def _sharing(p_values: Sequence[float]) -> list[int]:
-    """Return how many stacks share the error rate at each p-value, by Holm's method."""
+    """Return for each p-value the number of stacks that share the error rate, by Holm's method."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     sharing, left = [0] * len(p_values), len(p_values)
     for index in order:
@@ -263,9 +263,9 @@ class _Rule(NamedTuple):
 
 
 def _judge(logs: Sequence[float], chance: float | None, sharing: int, rule: _Rule) -> Comparison:
-    """Return the comparison from log-ratios. `chance` is the p-value adjusted for looks and stacks,
-    None for too few rounds. The interval excludes 1 exactly if the test, whose error rate `sharing`
-    stacks share, finds a difference."""
+    """Return a stack's comparison from its log-ratios. `chance` is the p-value adjusted for looks
+    and stacks, None for too few rounds. `sharing` stacks share the test's error rate. The interval
+    excludes 1 exactly if the test finds a difference."""
     error = 2 * ONE_SIDED_ALPHA * fraction_of_look(max(rule.look, 1)) / sharing
     ratio = log_interval(logs, 1 - error)
     result = Comparison(rounds=len(logs), looks=rule.look, ratio=ratio)

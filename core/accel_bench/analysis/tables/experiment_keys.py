@@ -71,7 +71,7 @@ def keys_of(row: ExperimentRuns) -> Keys:
 
 
 def differing(keys: Sequence[Keys], swept: Sequence[str] = ()) -> list[str]:
-    """Return the keys whose values differ in `keys`, in order: FIRST_KEYS, `swept`, settings."""
+    """Return the keys with different values in `keys`: FIRST_KEYS, then `swept`, then others."""
     seen: dict[str, set[str]] = {}
     for key in sorted({name for values in keys for name in values}):
         seen[key] = {canonical_json(values.get(key)) for values in keys}
@@ -160,7 +160,7 @@ def _device(row: ExperimentRuns) -> str | None:
 
 
 def _environment(row: ExperimentRuns) -> JsonValue:
-    """Return the environment of an experiment's identity, with plugin versions by name."""
+    """Return the environment settings in an experiment's id, with plugin versions by name."""
     environment = row.planned.experiment.identity.get("environment")
     if not isinstance(environment, dict):
         return environment

@@ -102,7 +102,7 @@ class DeepSpeedTraining:
 
 
 def _join_alone(run: Run) -> None:
-    """Make a process group of one rank if there is no group, since DeepSpeed needs one."""
+    """Make a process group of this rank alone if there is no group: DeepSpeed needs a group."""
     if not torch.distributed.is_initialized():
         kind = backends_for(run.device_type, run.scenario.resources.backend)
         store = torch.distributed.HashStore()

@@ -35,7 +35,7 @@ def check_scalars(model: torch.nn.Module, stage: int, ranks: int) -> None:
 
 @contextlib.contextmanager
 def scalars_sent(model: torch.nn.Module) -> Iterator[None]:
-    """Broadcast scalar parameters from rank 0; DeepSpeed does not do so in the `with` block."""
+    """Broadcast scalar parameters from rank 0; DeepSpeed does not send them in the `with` block."""
     scalars = [scalar for scalar in model.parameters() if not scalar.dim()]
     for scalar in scalars:
         torch.distributed.broadcast(scalar.data, src=0)

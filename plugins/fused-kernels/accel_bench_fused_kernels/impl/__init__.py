@@ -35,11 +35,11 @@ ACTIVATIONS = {
 
 
 class LeftOut(Exception):
-    """Exception that a part raises, with a reason, if it has nothing to replace in a model."""
+    """Exception with the reason why a kind of fused kernel cannot be used in a model."""
 
 
 class FusedModel:
-    """Model with fused kernels, and a record of its installed and skipped parts."""
+    """Model with fused kernels, and a record of the installed and skipped kinds of kernels."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class FusedModel:
     ) -> None:
         """Prepare a root model, with or without adapters, whose code only `install` changes.
 
-        `libraries` has the library of each enabled part, or None and the reason why there is none.
-        Raises PluginError for an architecture without rules.
+        `libraries` maps each enabled kind of kernel to its library, or to None and the reason for
+        None. Raises PluginError if the table `RULES` lacks the model's architecture.
         """
         self._model = model
         self._causal: Any = causal_model(model)
@@ -65,7 +65,7 @@ class FusedModel:
         self._left_out: dict[str, str] = {}
 
     def install(self) -> None:
-        """Install the parts that the options enable.
+        """Install the kinds of fused kernels, called parts, that the options enable.
 
         Raises PluginError if a part enabled by name has nothing to replace, or if no part has.
         """
@@ -88,8 +88,7 @@ class FusedModel:
             self._fusion = None
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence: counts and kernels of the replaced parts, and reasons for skipped
-        parts."""
+        """Return JSON evidence of each kind of kernel: its replacements, or why it is skipped."""
         if self._fusion is not None and "lora" in self._parts:
             self._parts["lora"] = self._fusion.evidence()
         liger = any(entry.get("library") == "liger" for entry in self._parts.values())
@@ -197,8 +196,10 @@ class FusedModel:
         }
 
     def _kernels(self, part: str) -> tuple[str, Any]:
-        """Return the name of a part's library, and the module of its kernels. Raises LeftOut
-        without a library."""
+        """Return the library's name for a kind of kernel, and the module here that adapts it.
+
+        `part` is the kind, such as `rms_norm`. Raises LeftOut if there is no library.
+        """
         library, why = self._libraries[part]
         if library is None:
             raise LeftOut(why)
@@ -237,8 +238,10 @@ class FusedModel:
 
 
 def causal_model(model: nn.Module) -> nn.Module:
-    """Return the causal language model inside a model, adapted or not. Raises PluginError if no
-    module has rules."""
+    """Return the causal language model inside a model with or without adapters.
+
+    Raises PluginError if no module's class has an entry in the table `RULES`.
+    """
     for module in model.modules():
         if type(module).__name__ in RULES:
             return module
@@ -257,13 +260,12 @@ def _activation(module: Any) -> str:
 
 
 def _untouched(modules: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return, by name, the modules whose `forward` is their class's and no instance attribute."""
+    """Return the modules, by name, whose `forward` has not been replaced on the instance."""
     return {name: module for name, module in modules if "forward" not in vars(module)}
 
 
 def _counted(library: str, kernel: str | None, found: Collection[Any]) -> dict[str, Any]:
-    """Return JSON evidence with the names of library and kernel, and the number of replaced modules
-    by class.
+    """Return JSON evidence of replaced modules: library, kernel, and counts in all and by class.
 
     `found` are the replaced modules.
     """

@@ -115,7 +115,7 @@ def loss_function(
 ) -> Callable[..., torch.Tensor]:
     """Return a model's `loss_function` that computes cross-entropy of logits by `kernel`.
 
-    It calls the function `original` if no gradients are needed.
+    The returned function calls `original` if no gradients are needed.
     """
 
     @wraps(original)
@@ -149,7 +149,7 @@ def _targets(labels: Any, kwargs: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _divided(total: torch.Tensor, items: Any) -> torch.Tensor:
-    """Return a sum of losses divided by the number of items, given as a number or a tensor."""
+    """Return a sum of losses divided by the number of supervised tokens `items`."""
     return total / (items.to(total.device) if isinstance(items, torch.Tensor) else items)
 
 

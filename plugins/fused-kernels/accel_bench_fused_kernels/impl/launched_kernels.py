@@ -34,8 +34,7 @@ def kernels_seen(run: Any) -> dict[str, int] | str:
 
 
 def is_counted(kernel: str) -> bool:
-    """Return whether a kernel's launches are counted, by texts (`FUSED`, `ATTENTION`) in its
-    name."""
+    """Return whether a kernel's launches count, by texts (`FUSED`, `ATTENTION`) in its name."""
     return any(name in kernel.lower() for name in (*FUSED, *ATTENTION))
 
 

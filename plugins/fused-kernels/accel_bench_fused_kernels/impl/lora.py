@@ -41,7 +41,7 @@ GELUS = {
 
 
 class Fusion:
-    """Fused LoRA layers of a model, made by `fuse_lora`."""
+    """Record of the fused LoRA layers of one model, by which the fusion is reported and undone."""
 
     def __init__(self) -> None:
         self._bound: list[nn.Module] = []
@@ -122,7 +122,7 @@ class Fusion:
                 adapted.pop(member.name, None)
 
     def _gated_mlp(self, name: str, parent: nn.Module, adapted: dict[str, FusedLayer]) -> bool:
-        """Fuse `parent` into one function if it is a gated MLP with an adapter; return whether so.
+        """Fuse `parent` if it is a gated MLP with an adapter; return whether it was fused.
 
         `name` is the parent's name in the model, and `adapted` has the adapted layers by name.
         """
@@ -148,10 +148,10 @@ class Fusion:
 
 
 def fuse_lora(model: nn.Module) -> Fusion:
-    """Fuse a model's LoRA layers in place, except layers that do not compute plain LoRA, and return
-    their record.
+    """Fuse a model's LoRA layers in place, and return a record of the fused layers.
 
-    Frozen linear layers of torch, GPTQModel, bitsandbytes and torchao are supported.
+    Layers that do not compute plain LoRA are left out. Frozen linear layers of torch, GPTQModel,
+    bitsandbytes and torchao are supported.
     """
     fusion = Fusion()
     fusion._fuse(model)

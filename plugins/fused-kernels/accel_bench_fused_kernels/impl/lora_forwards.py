@@ -69,7 +69,8 @@ class InputGroup:
     ) -> torch.Tensor:
         """Return the output of the layer at index `place`, computed by the first layer's call.
 
-        The layer computes alone if the input or weights have changed, or for more arguments.
+        The layer computes alone if the input or weights have changed, or if there are further
+        arguments.
         """
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
@@ -97,10 +98,10 @@ class InputGroup:
 
 
 class LaterLayer:
-    """Forward of a later projection of an input group.
+    """Holder of the `forward` of a projection of an input group that is not the first.
 
-    It is a bound method, which compiles once for all blocks; a partial function compiles once per
-    block.
+    `forward` is a bound method, since `torch.compile` compiles a method once for all blocks, and a
+    partial function once per block.
     """
 
     def __init__(self, group: InputGroup, place: int) -> None:

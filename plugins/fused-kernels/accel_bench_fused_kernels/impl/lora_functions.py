@@ -69,8 +69,8 @@ def gated_mlp(mlp: GatedMlp, inputs: torch.Tensor, matrices: Sequence[Any]) -> t
     """Return a gated MLP's output for inputs of shape (..., in).
 
     `matrices` are A and B of gate, up and down in turn, None without an adapter. Of the
-    intermediate tensors, only gate and up are stored, and before the last product begins, so that
-    checkpointing does not recompute this product.
+    intermediate tensors, only gate and up are stored. They are stored before the last product
+    begins, so that checkpointing does not recompute this product.
     """
     flat = inputs.reshape(-1, inputs.shape[-1])
     with torch.no_grad():
@@ -120,8 +120,9 @@ class _MlpBackward(torch.autograd.Function):
     def forward(ctx: Any, mlp: GatedMlp, found: Sequence[Any], *tensors: Any) -> Any:
         """Return a placeholder of the MLP's output, which takes the memory of one element.
 
-        `found` has the low-rank product and the dropout's draw of gate, up and down. `tensors` are
-        the inputs, the outputs of gate and up, and the adapters' matrices.
+        `found` has a pair for each of gate, up and down: the low-rank product, and the random draw
+        of dropout. `tensors` are the inputs, the outputs of gate and up, and the adapters'
+        matrices.
         """
         inputs, gate, up, *matrices = tensors
         ctx.mlp, ctx.dtype = mlp, inputs.dtype
@@ -159,8 +160,8 @@ class _MlpForward(torch.autograd.Function):
     def forward(ctx: Any, standing_in: Any, mlp: GatedMlp, draw: Draw | None, *tensors: Any) -> Any:
         """Return the MLP's output, of shape (tokens, out).
 
-        `standing_in` is the placeholder through which gradients flow, and `draw` the dropout's draw
-        of down. `tensors` are the outputs of gate and up, and the matrices of down.
+        `standing_in` is the placeholder through which gradients flow, and `draw` the random draw of
+        the dropout of down. `tensors` are the outputs of gate and up, and the matrices of down.
         """
         gate, up, *matrices = tensors
         product = mlp.activation.forward(gate).mul_(up)
@@ -186,7 +187,7 @@ def _differentiate_product(
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Return the gradients of gate and up, given the gradient of `activated * up`.
 
-    Both are None if that gradient is None. Otherwise it and `activated` are overwritten.
+    Both are None if `gradient` is None. Otherwise `gradient` and `activated` may be overwritten.
     """
     if gradient is None:
         return None, None
@@ -221,7 +222,8 @@ def _saved(
 ) -> tuple[list[torch.Tensor], list[LoraPart]]:
     """Return what `_save` has saved: the first `count` tensors, and the parts.
 
-    `needs` are the parts with flags for required gradients in place of the matrices.
+    `needs` are the same parts, with booleans in place of A and B that tell whether gradients of
+    these matrices are required.
     """
     every, size = list(ctx.saved_tensors), len(needs)
     rest = every[count:]

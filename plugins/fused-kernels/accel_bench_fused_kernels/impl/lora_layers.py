@@ -66,8 +66,7 @@ class FusedLayer:
         return layer.lora_A[self.adapter].weight, layer.lora_B[self.adapter].weight
 
     def projection(self, inputs: torch.Tensor) -> BaseProduct:
-        """Return the layer's projection for one call with `inputs`, in the layer's current
-        state."""
+        """Return the layer's projection for a call with `inputs`, in the layer's current state."""
         base = self.base
         backward_dtype = base.backward_dtype(inputs.dtype)
         if self.adapter is None:

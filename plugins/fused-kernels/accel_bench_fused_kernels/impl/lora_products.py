@@ -177,9 +177,10 @@ def differentiate(
 def _differentiate_up(
     part: LoraPart, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the gradients of the product with A and of B, the latter None if not required.
+    """Return the gradient of the inputs' product with A, and the gradient of B.
 
-    `gradient` is the gradient of the projection's output.
+    `gradient` is the gradient of the projection's output. The gradient of B is None if not
+    required.
     """
     gradient, scaling = gradient.to(part.projection.adapter_dtype), part.projection.scaling
     narrowed = _scale(gradient @ _given(part.up).to(gradient.dtype), scaling)
@@ -282,15 +283,14 @@ def _add_dense(
 def _add(
     total: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float = 1.0
 ) -> torch.Tensor:
-    """Add `factor` times the product of `left` and `right` to `total` in place, and return
-    `total`."""
+    """Add `factor` times the product of `left` and `right` to `total` in place; return `total`."""
     if left.dtype == total.dtype:
         return total.addmm_(left, right.to(total.dtype), alpha=factor)
     return total.add_(left @ right, alpha=factor)
 
 
 def _own(narrow: torch.Tensor) -> torch.Tensor:
-    """Return the product `narrow`, cloned in compiled code, which cannot store views."""
+    """Return `narrow`, copied in compiled code, where a view cannot be saved for the backward."""
     return narrow.clone() if torch.compiler.is_compiling() else narrow
 
 

@@ -20,14 +20,12 @@ class Replacements:
         return tuple(self._before)
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of an instance, class or module `owner` to a value, and record its
-        original value."""
+        """Set an attribute of an instance, class or module, and record its original value."""
         self.note(owner, name, vars(owner).get(name, ABSENT))
         setattr(owner, name, value)
 
     def note(self, owner: Any, name: str, before: Any) -> None:
-        """Record the original value `before` of an attribute of `owner` that other code has
-        replaced."""
+        """Record the original value `before` of an attribute of `owner` that other code has set."""
         self._before.append((owner, name, before))
 
     def undo(self) -> None:

@@ -18,7 +18,7 @@ NAMES = {
 
 @cache
 def norm_forward(offset: float, in_float32: bool, shared_gradient: bool) -> Callable[..., Any]:
-    """Return the `forward` method of an RMS norm, the same function for equal norms.
+    """Return a `forward` method of RMS norms; equal arguments give the same function.
 
     `offset` is added to the weights. If `in_float32`, the weights multiply float32 values, before
     rounding. `shared_gradient` has no effect here.

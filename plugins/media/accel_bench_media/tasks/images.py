@@ -23,7 +23,7 @@ class ImageClassification(Task[Options]):
     families = frozenset({"vision"})
 
     def held(self, batch: Batch) -> Held:
-        """Return bounds of the numbers of processed and real images, and supervised labels."""
+        """Return the numbers of images and of labels in a batch, as lower and upper bounds."""
         images, labels = len(batch.inputs["pixel_values"]), len(batch.inputs["labels"])
         return Held((images, images), (images, images), (labels, labels))
 
@@ -56,7 +56,7 @@ class ImageText(Task[Options]):
     update_sensitivity = 1.8
 
     def held(self, batch: Batch) -> Held:
-        """Return bounds of the numbers of processed, real and supervised pairs in a batch."""
+        """Return the number of pairs in a batch, as lower and upper bound of each count."""
         pairs = len(batch.inputs["pixel_values"]), len(batch.inputs["input_ids"])
         return Held((min(pairs), min(pairs)), (min(pairs), min(pairs)), (min(pairs), min(pairs)))
 
@@ -88,8 +88,8 @@ class ImageTextToText(Task[Options]):
     families = frozenset({"multimodal"})
 
     def held(self, batch: Batch) -> Held | None:
-        """Return bounds of the numbers of processed, real and supervised tokens in a batch.
+        """Return the fewest and the most processed, real and supervised tokens of a batch.
 
-        The bounds take into account that the model shifts its labels by one.
+        The bounds allow for the model's shift of its labels by one. Returns None without token ids.
         """
         return held_tokens(batch, shifts=True)

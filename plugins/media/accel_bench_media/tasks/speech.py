@@ -60,7 +60,7 @@ class SpeechTask(Task[OptionsT]):
 
 
 def held_waveforms(batch: Batch, supervised: Any) -> Held:
-    """Return bounds of the numbers of processed, real and supervised elements in a batch.
+    """Return a batch's processed, real and supervised elements, as lower and upper bounds.
 
     Processed and real elements are audio samples; `supervised` is the number of supervised ones.
     """
@@ -94,9 +94,9 @@ class SpeechSeq2Seq(SpeechTask[Options]):
     model_class = "AutoModelForSpeechSeq2Seq"
 
     def held(self, batch: Batch) -> Held:
-        """Return bounds of the numbers of processed and real audio samples and supervised tokens.
+        """Return lower and upper bounds of a batch's audio samples and supervised tokens.
 
-        Real samples are at least 1, since features do not reveal the utterances' lengths.
+        The lower bound of real samples is 1, since features do not reveal the utterances' lengths.
         """
         most = batch.tokens.processed
         supervised = int((batch.inputs["labels"] >= 0).sum())
@@ -143,7 +143,7 @@ class SpeechPretraining(SpeechTask[SpeechPretrainingOptions]):
         return "Gumbel noise"
 
     def held(self, batch: Batch) -> Held:
-        """Return bounds of the numbers of audio samples and supervised masked frames in a batch."""
+        """Return the numbers of audio samples and masked frames, as lower and upper bounds."""
         return held_waveforms(batch, batch.inputs["mask_time_indices"].sum())
 
     @hookimpl
@@ -198,7 +198,7 @@ class CTC(SpeechTask[CTCOptions]):
     model_class = "AutoModelForCTC"
 
     def held(self, batch: Batch) -> Held:
-        """Return bounds of the numbers of audio samples and supervised characters in a batch."""
+        """Return the numbers of audio samples and of characters, as lower and upper bounds."""
         return held_waveforms(batch, (batch.inputs["labels"] >= 0).sum())
 
     @hookimpl

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Reading:
-    """Flags of a data loader's iterator: it has `ended`, and a batch of it was `trained` on."""
+    """Iteration over a data loader: whether it has `ended`, whether a batch was `trained` on."""
 
     def __init__(self) -> None:
         self.ended = self.trained = False
@@ -62,8 +62,8 @@ def count_nonzero(tensor: Any) -> int:
 def count_labels(labels: Any) -> int:
     """Return the number of labels that a causal model learns from.
 
-    The first label of each row and labels of -100 do not count. All labels are compared before the
-    first ones are subtracted, and by numpy if it is loaded: both are faster.
+    The first label of each row and labels of -100 do not count. For speed, numpy counts if it is
+    loaded: it counts all labels other than -100, and then subtracts the first labels.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or labels.dim() != 2:

@@ -9,8 +9,8 @@ from typing import Any
 def optimizer_facts(optimizers: list[Any]) -> dict[str, Any]:
     """Return the optimizers' classes, hyperparameters and dtypes of states, as JSON.
 
-    Values of hyperparameters map to numbers of weight tensors, and dtypes to numbers of elements of
-    the states.
+    A hyperparameter maps each of its values, as text, to the number of weight tensors that have it.
+    `state_dtypes` maps each dtype to a number of elements of the states.
     """
     facts: dict[str, Any] = {"optimizer": "+".join(type(optim).__name__ for optim in optimizers)}
     rates: dict[str, int] = {}
@@ -66,7 +66,7 @@ def device_facts(torch: Any) -> dict[str, Any]:
 
 
 def compiler_facts() -> dict[str, Any]:
-    """Return numbers of graphs and graph breaks, or an empty dict if torch.compile is unused."""
+    """Return the numbers of compiled graphs and graph breaks; empty if torch.compile is unused."""
     dynamo = sys.modules.get("torch._dynamo")
     counters = getattr(getattr(dynamo, "utils", None), "counters", None)
     if counters is None:

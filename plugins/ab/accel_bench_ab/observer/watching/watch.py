@@ -42,7 +42,7 @@ class Watch:
         self.forget()
 
     def forget(self) -> None:
-        """Reset all observations: a forked process starts with a copy of its parent's."""
+        """Reset all observations, which a forked process has copied from its parent."""
         self.pid, self.began = os.getpid(), time.monotonic_ns()
         self.steps: Steps | None = None
         self.page: Any = None
@@ -123,10 +123,11 @@ class Watch:
         self._note(now)
 
     def _another(self, optimizer: Any, first: int, entered: bool, now: int) -> None:
-        """Count a further optimizer's or parameter group's step as part of the last training step.
+        """Count an optimizer step that no backward pass preceded as part of the last training step.
 
-        `first` is the id of the optimizer's first parameter group, `now` the end of the step in
-        nanoseconds. `entered` is False if only a wrapper of the optimizer has reported this end.
+        `first` is the id of the optimizer's first parameter group, and `now` the end in
+        nanoseconds. `entered` is False if torch has not reported the beginning of the optimizer
+        step.
         """
         if entered and first in self.parts:
             self._lose("an optimizer took two steps without a backward pass between them")
@@ -255,7 +256,10 @@ class Watch:
         self._guarded("update", self.write)
 
     def _guarded(self, what: str, work: Any, *args: Any) -> None:
-        """Call `work(*args)`; store its exception as the reason why `what` (`loss`) is unseen."""
+        """Call `work(*args)`, and store an exception as a reason why an observation is missing.
+
+        `what` names the observation: `steps`, `loss` or `update`.
+        """
         try:
             work(*args)
         except Exception as error:
@@ -320,7 +324,7 @@ class Watch:
         return "the command was killed, with its losses on the device" if lost else ""
 
     def _read_optimizers(self) -> None:
-        """Record the optimizers' settings, after the same numbers of steps in every run."""
+        """Record the optimizers' settings; this is called after steps 1, 2 and 8 of every run."""
         alive = [known() for known in self.optimizers]
         self.of_optimizers = optimizer_facts([item for item in alive if item is not None])
 
@@ -355,7 +359,7 @@ class Watch:
     # The change of the weights.
 
     def _first_sketch(self, optimizer: Any) -> None:
-        """Store sketches (short sums) of an optimizer's weights now, and when it is deleted.
+        """Store sketches (short sums) of an optimizer's weights, now and later at its deletion.
 
         The observer thus keeps no weight alive longer than the optimizer does.
         """
@@ -383,7 +387,7 @@ class Watch:
         self.finalizers.append(last)
 
     def _look_at_modules(self) -> None:
-        """Find the names of optimizers' weights, and modules that hide losses or weight changes."""
+        """Find the names of the optimizers' weights, and detect FSDP and DeepSpeed's loss scale."""
         modules, optimizers = live(self.torch.nn.Module, self.torch.optim.Optimizer)
         self.names = {**names_in(modules, optimizers), **self.names}
         self.sharded = any(
