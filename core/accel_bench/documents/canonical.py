@@ -32,7 +32,7 @@ def digest(value: Any, length: int = 12) -> str:
 
 
 def unreadable_part(value: Any, *place: str | int) -> str:
-    """Return a text with the path and the fault of the first part of `value` that JSON cannot
+    """Return a text with the path and the fault of the first value inside `value` that JSON cannot
     preserve; it is empty if there is none. `place` is the path of `value` in its document."""
     if len(place) > MAXIMUM_LEVELS:
         return f"{_dotted(place[:3])}... is nested deeper than {MAXIMUM_LEVELS} levels"

@@ -56,9 +56,9 @@ def load_toml(text: str, source: str) -> ParsedFile:
 
 
 def _marks(text: str, data: dict[str, Any]) -> dict[Location, tuple[int, int]]:
-    """Return line and column of each `[table]`, `[[table]]` and `key =` by path, without inline
-    tables. `data` is the parsed text: a header counts only if its first key is in `data`, since a
-    line inside a list can look like a header."""
+    """Return the line and column of each `[table]`, `[[table]]` and `key =` by its path; keys in
+    inline tables are left out. `data` is the parsed text: a header counts only if its first key is
+    in `data`, since a line inside a list can look like a header."""
     marks: dict[Location, tuple[int, int]] = {}
     table: Location = ()
     seen: Counter[Location] = Counter()

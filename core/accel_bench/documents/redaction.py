@@ -139,7 +139,7 @@ class Redactor:
 
     @classmethod
     def of_this_process(cls, scenario: Mapping[str, str] | None = None) -> Redactor:
-        """Return a redactor of secrets in the variables of this process and of a scenario."""
+        """Return a redactor of secrets in this process's variables and in those of a `scenario`."""
         return cls.from_environment({**os.environ, **(scenario or {})})
 
     def redact(self, text: str) -> str:

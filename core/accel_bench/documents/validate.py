@@ -29,9 +29,9 @@ def validate(
     error: type[AccelBenchError],
     context: str = "",
 ) -> ModelT:
-    """Return `data` as a validated model, or raise `error` with a line for each problem. By way of
-    JSON, pydantic's strict mode accepts lists for tuples, and no other conversion. `where` returns
-    file and line of a path in `data`, which begin a line; `context` ends each line."""
+    """Return `data` as a validated model, or raise `error` with a line for each problem. Pydantic
+    reads `data` as JSON, so that lists can stand for tuples. `where` returns the file and line of a
+    path in `data`; `context` is put at the end of each line."""
     try:
         text = json.dumps(data, allow_nan=False)
         return model.model_validate_json(text)

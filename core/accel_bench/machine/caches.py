@@ -1,6 +1,6 @@
-"""Private folder of caches: its files are run or unpickled, so no other user may write them.
+"""Private folder of caches, whose files are run or unpickled, so only its owner may write there.
 
-It never lies in a results folder, which another person may have sent with caches inside.
+The folder is never in a results folder, which another person may have sent with caches inside.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def cache_folder() -> Path:
     """Create the cache folder if missing, and return it.
 
     Raises StoreError if the folder cannot be made, is a link, belongs to another user, can be
-    entered by others, or begins with a `~` although there is no home folder.
+    entered by others, or is configured with a leading `~` although there is no home folder.
     """
     folder = _named_folder()
     is_new = not os.path.lexists(folder)
@@ -54,7 +54,7 @@ def _problem(folder: Path, status: os.stat_result) -> str:
 
 
 def _named_folder() -> Path:
-    """Return the cache folder's absolute path. Raises StoreError for `~` without a home folder."""
+    """Return the cache folder's absolute path. Raises StoreError for a `~` without a home."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     # An XDG folder that is not absolute is to be ignored, says its specification.
     base = base if os.path.isabs(base) else os.path.expanduser("~/.cache")

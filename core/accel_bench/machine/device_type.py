@@ -23,7 +23,7 @@ READINGS = {
 class DeviceType:
     """Type of device, such as `cuda`, named by `resources.device`.
 
-    A distribution adds a type by an entry point of its name in the group `accel_bench.devices`. By
+    A distribution adds a type by an entry point with the type's name in `accel_bench.devices`. By
     default, methods call functions that every backend of torch has in its module, such as
     `torch.cuda`. A module that defines a type imports nothing heavy. `find`, `driver`, `lacks` and
     `peak_flops` are called in the parent, without torch, and all other methods in a worker that has

@@ -39,8 +39,8 @@ OTHERS = {
 def device_types() -> Mapping[str, DeviceType]:
     """Return the installed device types by name, in the order of their preference.
 
-    A shipped type replaces another one of its name. A type that cannot be imported is left out with
-    a warning. Raises PluginError if the type `cpu` is missing.
+    A shipped type replaces other types of the same name. A type that cannot be imported is left out
+    with a warning. Raises PluginError if the type `cpu` is missing.
     """
     types: dict[str, DeviceType] = {}
     entries = metadata.entry_points(group=DEVICES)
@@ -89,8 +89,8 @@ def best_device(machine: Machine) -> str:
 def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
     """Return an installed device type of `torch_type`, preferably the one called `name`.
 
-    If none is installed, return a device type that calls torch's module of that name. Without such
-    a module, as for `meta`, return the device type of the CPU.
+    If none is installed, return a device type that calls the module `torch.<torch_type>`. Without
+    such a module, as for `meta`, return the device type of the CPU.
     """
     known = device_types()
     if name in known and known[name].torch_type == torch_type:
@@ -100,7 +100,7 @@ def of_torch_type(torch_type: str, name: str = "") -> DeviceType:
 
 
 def _undescribed(torch_type: str) -> DeviceType | None:
-    """Return a device type that calls torch's module of this name, or None without the module."""
+    """Return a device type that calls `torch.<torch_type>`, or None if torch has no such module."""
     module = getattr(sys.modules.get("torch"), torch_type, None)
     if not hasattr(module, "synchronize"):
         return None

@@ -166,7 +166,7 @@ def available_cores() -> int:
 
 
 def installed_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Return the versions of installed ones among `names`, with commits of editable installs."""
+    """Return installed distributions' versions by name, with the commits of editable installs."""
     versions = {name: distribution_version(name) for name in names}
     return {name: version for name, version in versions.items() if version}
 

@@ -56,7 +56,7 @@ class NVMLDevice:
     handle: Any
 
     def ask(self, question: str, *arguments: Any) -> Any:
-        """Return the result of `nvmlDevice<question>` for this device, or None if unsupported.
+        """Call `nvmlDevice<question>` with this device; return its result, or None if unsupported.
 
         Raises NoReadingError when access is denied or the device does not respond.
         """
@@ -126,10 +126,10 @@ def compute_processes(device: NVMLDevice) -> tuple[GPUProcess, ...] | None:
 def visible_devices(
     listed: Devices, environment: Mapping[str, str]
 ) -> tuple[NVMLDevice, ...] | None:
-    """Return the devices in `listed` that CUDA shows with this environment, in CUDA's order.
+    """Return the devices in `listed` that CUDA shows in this environment, in CUDA's order.
 
-    Returns None if the order is unknown. By default CUDA puts the fastest device first, a lost
-    device shifts the numbers, and NVML does not list instances of a partitioned device (MIG).
+    Returns None if NVML cannot tell the order: if CUDA sorts the devices by speed (its default), if
+    a lost device shifts CUDA's indices, or if part of a partitioned device (MIG) is selected.
     """
     by_bus = sorted(listed.found, key=lambda device: device.bus)
     ordered = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(by_bus) == 1
@@ -150,7 +150,7 @@ def visible_devices(
 
 
 def read(function: Callable[[], Any]) -> Any:
-    """Return the result of an NVML function without arguments, or None if NVML fails."""
+    """Return the result of `function()`, which queries NVML, or None if the query fails."""
     try:
         return _call(function)
     except NoReadingError:
@@ -166,7 +166,7 @@ def _program(pid: int) -> str:
 
 
 def _entry(by_bus: Sequence[NVMLDevice], entry: str) -> NVMLDevice | None:
-    """Return the device for an index or a uuid's beginning in CUDA_VISIBLE_DEVICES, or None."""
+    """Return the only device whose index is `entry` or whose uuid begins with it, or None."""
     if entry.isdigit():
         return by_bus[int(entry)] if int(entry) < len(by_bus) else None
     same = [device for device in by_bus if entry and device.uuid.startswith(entry)]

@@ -1,4 +1,4 @@
-"""Functions that end a process when its parent ends, or fork a process between the two."""
+"""Functions that end a process with its parent, or put a process between a parent and a child."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def put_process_between() -> None:
-    """Fork, and return only in the child process, which ends when the calling process ends.
+    """Fork, and continue only in the child, whose code then cannot kill the caller's own parent.
 
-    The calling process waits for the child and exits with its status. Child code that kills its
-    parent thus kills only the calling process, and not the calling process's own parent.
+    The calling process waits for the child and exits with the child's status. If it is killed, the
+    child ends too. Child code that kills its parent thus kills only the calling process.
     """
     between = os.getpid()
     if child := os.fork():

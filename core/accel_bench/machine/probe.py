@@ -39,7 +39,7 @@ def read_state(gpus: bool) -> MachineState:
 
 
 def read_settled_state(before: MachineState | None, gpus: bool) -> MachineState:
-    """Return the state after a run, after up to 2 s in which processes not in `before` end."""
+    """Return the state after a run; wait up to 2 s for the end of GPU processes not in `before`."""
     known = {
         process.pid
         for state in (before.gpus if before else ())
@@ -108,7 +108,7 @@ def _read_gpu(device: NVMLDevice) -> GPUState:
 
 
 def _or_problem(problems: list[str], read: Callable[[], Any]) -> Any:
-    """Return `read()`. If it fails, add the reason to `problems` and return None."""
+    """Return `read()`. If NVML gives no reading, add the reason to `problems` and return None."""
     try:
         return read()
     except NoReadingError as error:

@@ -96,7 +96,7 @@ class Trace:
         self._own_peak = True
 
     def mark(self, name: str, forget: bool = True) -> Stage:
-        """Record the end of the stage `name`, with the peaks since the stage before.
+        """Record the end of the stage `name`, with the memory peaks since the stage before.
 
         The peaks are then reset for the next stage. They stay if `forget` is false, so that a
         plugin can read them itself.
@@ -118,7 +118,7 @@ class Trace:
         return time.monotonic() - self._origin
 
     def reset_peak_memory(self) -> None:
-        """Reset the peaks, so that the next stage's peaks leave out memory freed before it."""
+        """Reset the memory peaks, so that the next stage's peaks leave out memory already freed."""
         self._own_peak = reset_peak_memory()
 
     resident_bytes = staticmethod(resident_bytes)

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 GENERATED_FOLDERS = frozenset(
     {"accel_bench_results", "build", "cache", "dist", "gpu-results", "node_modules", "__pycache__"}
 )
-"""Names of folders with generated files, which are no sources, even modules of a compiler."""
+"""Names of folders whose files are generated, and no sources unless the folder is a package."""
 
 CODE = (".py", ".pyx", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h")
 """Endings of code files. Untracked files with other endings, such as a report, are ignored."""

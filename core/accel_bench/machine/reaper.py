@@ -53,7 +53,7 @@ def main(parent: int, report: int, command: list[str]) -> int:
 
 
 def reap(worker: int) -> int | None:
-    """Collect all ended child processes; return the rank's wait status, or None while it runs."""
+    """Collect all ended children; return process `worker`'s wait status, None while it runs."""
     status = None
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

@@ -112,7 +112,7 @@ def running_children() -> Iterator[int]:
 
 
 def _python_helpers() -> set[int]:
-    """Return a set of the process id of Python's resource tracker; empty if it does not run.
+    """Return a set with the process id of Python's resource tracker, empty if none is running.
 
     The tracker computes nothing and ends with this program. Python warns if it ends earlier.
     """

@@ -148,7 +148,7 @@ def limits_in(mask: int) -> tuple[str, ...]:
 
 
 def other_process_reason(pid: int, name: str, uuid: str) -> str:
-    """Return a reason text: another program's process computes on the same GPU as the run."""
+    """Return a text: process `pid` of another program also computes on the run's GPU `uuid`."""
     return f"other_process: process {pid} ({name or 'name not known'}) computes on {uuid} too"
 
 

@@ -32,9 +32,9 @@ def allocated(
 ) -> Iterator[Allocation | None]:
     """Yield the launcher's allocation, processes for a whole session; release it after the block.
 
-    `command` holds the program's arguments. Yields None if the launcher starts processes for each
-    run. Raises ScenarioError if an allocating launcher is not the only one of all drafts, or if
-    another launcher has started several processes of this program.
+    `command` holds the program's arguments; the launcher also gets `dry_run`. Yields None if the
+    launcher starts processes for each run. Raises ScenarioError if the drafts' launchers differ and
+    one of them allocates, or if another launcher has started several processes of this program.
     """
     files = [resolve_request(draft, request) for draft in drafts]
     launcher = _allocating_launcher(files)
@@ -58,7 +58,7 @@ def allocated(
 
 
 def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
-    """Return the launcher of all files if it allocates processes for a session, else None."""
+    """Return the files' launcher if it allocates processes for a session, else None."""
     by_options = {canonical_json(file.scenario.launcher.model_dump()): file for file in files}
     launchers = [
         ActivePlugins([activate_slot(file.scenario, "launcher", file.where)])
@@ -75,7 +75,7 @@ def _allocating_launcher(files: Sequence[ResolvedFile]) -> ActivePlugins | None:
 
 
 def with_written_device(point: Point, file: ResolvedFile) -> Scenario:
-    """Return the scenario of `point`, with the device `auto` again if the file leaves it to `auto`.
+    """Return the scenario of `point`, with its device set back to `auto` if the file says `auto`.
 
     The nodes of an allocation may have other devices than this machine.
     """

@@ -70,8 +70,8 @@ def run_folder(root: Path, session: str, name: str, tag: str = "") -> Path:
 
 
 def repeat_command(folder: Path, root: Path, request: PlanRequest) -> tuple[str, ...]:
-    """Return the command line that runs the `scenario.yaml` in an attempt's `folder` again, one
-    round. `root` is the results folder for it; `request` gives options such as `--force`."""
+    """Return the command line that runs the `scenario.yaml` in an attempt's `folder` again, for one
+    round. Its results go to the folder `root`; `request` gives options such as `--force`."""
     command = [sys.executable, "-m", "accel_bench", "run", str(folder / "scenario.yaml")]
     command += ["--rounds", "1", "--results", str(root)]
     command += ["--allow-env"] if request.allow_environment else []

@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass
 class Observations:
-    """Observations of an attempt by its ranks, by the supervisor and by plugins' observers."""
+    """What is known of an attempt: times, exit codes, results of ranks, metrics, machine states."""
 
     began: float
     """Start of the attempt by time.monotonic(), in seconds."""
@@ -184,7 +184,8 @@ def _not_run(error: OSError | AccelBenchError) -> AttemptVerdict:
 
 
 def _out_of_memory(before: MemoryGroup | None) -> str:
-    """Return the memory limit at which the kernel killed processes since `before`, or ""."""
+    """Return as text the memory limit at which the kernel has killed processes since `before`;
+    empty if it has killed none."""
     after = read_memory_group()
     if before is None or after is None or after.kills <= before.kills:
         return ""
@@ -202,7 +203,7 @@ def _removed(job: Job) -> AttemptVerdict | None:
 
 
 def _with_observations(verdict: AttemptVerdict, observed: Observations) -> AttemptVerdict:
-    """Return the verdict; what observers and metrics found degrades or fails a completed run."""
+    """Return `verdict`, or a worse one if observers failed or metrics degrade a completed run."""
     if not verdict.status.completed:
         return verdict
     if observed.fault is not None:

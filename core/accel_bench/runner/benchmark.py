@@ -136,9 +136,9 @@ def _run_looks(
 def session_maker(benchmark: Benchmark, store: Store, reporter: Reporter) -> Callable[..., Session]:
     """Return the function that creates the sessions of a command, whose ids differ by a number.
 
-    The function takes fields of `Session`. A session continues the sessions of the same number that
-    the same job has started earlier; with `continues`, all sessions of the job and the named ones.
-    With `after`, a list of sessions, it adds rounds to the results of those sessions.
+    The function takes fields of `Session`. A session continues the earlier sessions of the same job
+    that have the same number; with `continues`, it continues all sessions of the job and the listed
+    ones. With `after`, a list of sessions, it adds rounds to the results of those sessions.
     """
     first, numbers, job = new_id(), count(1), os.environ.get(JOB, "")
     before = [row for row in store.sessions() if row.document.get("job") == job] if job else []

@@ -47,7 +47,7 @@ def run_points(points: Sequence[SweepPointRun], allocation: Any) -> None:
 def _share(queue: _Queue, places: Sequence[AllocationPart], allocation: DividedAllocation) -> None:
     """Run queued sweep points on all parts, one thread for each part, until no point is left.
 
-    Ctrl-C is deferred before the threads start; raised between two starts it would miss a thread.
+    Ctrl-C is deferred from the start on. Otherwise it could leave started threads running.
     """
     running: list[Future[None]] = []
     finished = False

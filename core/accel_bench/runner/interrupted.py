@@ -49,8 +49,8 @@ def attempt_in_progress(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_results(place: Path | str, *, write: bool = False) -> Iterator[Store]:
-    """Redact interrupted attempts, and open their store for the `with` block. With `write`, also
-    add results that could not be stored when their run ended."""
+    """Open the store at `place`, a folder or a database's address, and redact interrupted attempts.
+    With `write`, also add results that could not be stored when their run ended."""
     with open_store(place, write=write) as store:
         redact_unfinished(store.folder)
         if write:

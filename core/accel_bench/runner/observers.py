@@ -107,8 +107,8 @@ def call_bounded(
     plugin: ActivePlugin, seconds: float, call: Callable[[], Any], hook: str = HOOK
 ) -> Any:
     """Return the value of `call`, a plugin's code, run in a thread that is abandoned after
-    `seconds`. Raises HookError then, and for any error of the code, even a KeyboardInterrupt, since
-    Ctrl-C reaches only the main thread. `hook` names the code in errors."""
+    `seconds`. Raises HookError after that time, and for any error of the code, even a
+    KeyboardInterrupt: Ctrl-C reaches only the main thread. `hook` names the code in errors."""
     outcome: list[tuple[Any, BaseException | None]] = []
 
     def work() -> None:

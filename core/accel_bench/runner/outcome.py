@@ -63,10 +63,10 @@ def judge(
 
 
 def forgeries(job: Job, outcome: ProcessOutcome, ranks: Mapping[int, RankResult]) -> Iterator[str]:
-    """Yield contradictions between ranks' results and heartbeats, which a forged result file has.
+    """Yield a text for each contradiction by which a rank's result file is known to be forged.
 
-    The core stores every counted step in the heartbeat, and its last phase before it writes the
-    result. The heartbeats of several nodes are not compared, since they may lag.
+    The heartbeat gets each counted step, and the last phase before the result is written. The
+    heartbeats of several nodes are not compared, since they may lag.
     """
     far = job.experiment.scenario.resources.nodes > 1
     for rank, result in sorted(ranks.items()):

@@ -1,4 +1,4 @@
-"""Other purposes of workers than measuring: functions run on an experiment that store no result."""
+"""Running of functions other than the measurement on an experiment's ranks; no result is stored."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from accel_bench.scenario.uses import slot_defaults
 
 
 def plan_stack(draft: Draft, machine: Machine, request: PlanRequest, stack: str | None) -> Planned:
-    """Return the only experiment of a stack, planned; the default is the baseline.
+    """Plan and return the only experiment of a stack, by default of the baseline.
 
-    Its ranks are to be processes of this machine. Raises ScenarioError for several sweep points.
+    Its ranks will run on this machine. Raises ScenarioError for several sweep points.
     """
     launcher = ("launcher", slot_defaults().slots["launcher"])
     request = replace(request, overrides=(launcher, *request.overrides))
@@ -66,9 +66,9 @@ def ask_ranks(
 def _attempt(
     entry: DoorEntry, planned: Planned, root: Path, purpose: str, fields: dict[str, Any]
 ) -> Job:
-    """Run the ranks of an experiment to their end and return their job; `fields` are arguments of
-    `make_attempt`. Raises WorkerError with the reasons of a failed rank, and the end of its log if
-    it is needed to understand them."""
+    """Run the ranks of an experiment and return their job; `fields` are arguments of
+    `make_attempt`. Raises WorkerError with the reasons of a failed rank, and its log's end if
+    reasons need it."""
     session = f"purpose-{secrets.token_hex(4)}"
     folder = root / session
     folder.mkdir()

@@ -195,8 +195,8 @@ class Session:
     def _rounds_to_repeat(self, plan: Plan) -> dict[str, str]:
         """Return by sweep point the id of the session whose round `repeat_round` is measured again.
 
-        Raises ScenarioError if no run of that round was unusually slow: who chooses rounds freely
-        could choose results.
+        Raises ScenarioError if no run of that round was unusually slow, since measuring any round
+        again would let people choose results.
         """
         if self.repeat_round is None:
             return {}

@@ -207,7 +207,7 @@ class Supervisor:
             rank.signal(number)
 
     def _wait(self, seconds: float, hurried: Sequence[int] = ()) -> None:
-        """Wait until the ranks have ended, `seconds` have passed, or `hurried` has an element."""
+        """Wait until the ranks have ended, `seconds` have passed, or `hurried` holds a signal."""
         until = monotonic() + seconds
         while (running := self._running()) and (left := until - monotonic()) > 0:
             if hurried:

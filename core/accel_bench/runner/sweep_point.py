@@ -83,7 +83,7 @@ class SweepPointRun:
             self._done.add(number)
 
     def prepare(self) -> None:
-        """Fill the caches of all stacks unless no round is missing; repeat it on replaced nodes."""
+        """Fill the caches of all stacks if a round is missing; repeat this on replaced nodes."""
         ready = not self.rounds
         self._drop_too_large()
         while not ready:
@@ -114,7 +114,7 @@ class SweepPointRun:
                 self._session.reporter.on_drop(planned, reason)
 
     def _dropped_by_race(self) -> dict[str, str]:
-        """Return the stacks that a race excludes after the stored rounds, each with the reason."""
+        """Return the stacks that `--race` drops from further rounds, by name, with the reasons."""
         if not self._plan.request.race:
             return {}
         ids = [planned.experiment.id for planned in self._stacks.values()]
@@ -292,7 +292,7 @@ class SweepPointRun:
 def missing_rounds(
     stored: Sequence[Result], needed: Sequence[Experiment], rounds: int
 ) -> list[int]:
-    """Return the numbers of the rounds to run until `rounds` are complete, gaps first.
+    """Return the numbers of the rounds to run until `rounds` are complete, the lowest first.
 
     A round is complete if each `needed` experiment has a completed run in it, all in one session.
     """

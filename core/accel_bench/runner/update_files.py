@@ -61,11 +61,9 @@ class PendingUpdates:
         return max(0, min(self._most, free))
 
     def add(self, path: Path, result: Result, shared: bool = False) -> Result:
-        """Unlink a run's file; return its result with the distances to updates of earlier runs.
-
-        A run with an unreadable file loses its distances, never its result. A `shared` run is
-        concurrent with other runs, and should have no file.
-        """
+        """Open and unlink the file of a run's update; return the run's result with the distances
+        between its update and those of earlier runs. If the file is unreadable, the result has no
+        distances. A `shared` run is concurrent with other runs, and should have no file."""
         if shared and self._most and result.ranks and result.ranks[0].update:
             result = _with_update(result, kept_reason=AT_ONCE)
         try:
@@ -82,7 +80,8 @@ class PendingUpdates:
         self._kept.clear()
 
     def _compare(self, change: UpdateFile, result: Result) -> Result:
-        """Return the result with distances to other updates; keep its update for later runs."""
+        """Return `result` with the distances of its update `change` to earlier runs' updates; keep
+        the file of `change` open if later runs need it."""
         stack = result.experiment.stack.name
         is_baseline = stack == self._baseline
         others = [

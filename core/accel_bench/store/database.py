@@ -124,7 +124,7 @@ class Store:
         self, write: Callable[[Connection], None], key: Column[str], columns: Columns
     ) -> None:
         """Run `write` in one transaction; run it once more if a lost connection prevented the
-        commit. `key` is the column that identifies the written row, `columns` its values."""
+        commit. `key` is the column that identifies the written row, `columns` the row's values."""
         same = key == columns[key.name], key.table.c.checksum == columns["checksum"]
         try:
             with self.changing() as connection:
@@ -195,7 +195,7 @@ class Store:
         return [result for _, result in self.each(*chosen) if result is not None]
 
     def with_ids(self, run_ids: Sequence[str]) -> list[Result]:
-        """Return the intact results of these run ids, each 500 sorted as by `results`."""
+        """Return the intact results of these run ids; each 500 ids are sorted as by `results`."""
         parts = (self.results(RUNS.c.run_id.in_(part)) for part in in_parts(run_ids))
         return [result for part in parts for result in part]
 
@@ -205,14 +205,14 @@ class Store:
             yield str(columns["run_id"]), readable(columns)
 
     def by_experiment(self, *conditions: ColumnElement[bool]) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield a list of rows for each experiment and stack, each sorted as by `results`, with
-        corrupt rows. Only one such list is in memory at a time."""
+        """Yield a list of rows, corrupt ones too, for each experiment and stack. A list is sorted
+        as by `results`. Only one list is in memory at a time."""
         names = [column.name for column in EXPERIMENTS]
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
     def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
-        """Return the listed columns of all runs, or of the `newest`, with corrupt runs marked."""
+        """Return a list entry for each run, corrupt ones included; at most the `newest` runs."""
         return self.list_rows(*conditions, newest=newest)[0]
 
     def list_rows(
@@ -221,9 +221,9 @@ class Store:
         newest: int | None = None,
         most_corrupt: float = math.inf,
     ) -> tuple[list[ListedRun], int]:
-        """Return the listed columns of all runs, and the number of corrupt runs left out.
+        """Return a list entry for each run, and the number of corrupt runs left out.
 
-        At most `most_corrupt` corrupt runs are listed, and marked. `conditions` on columns of
+        At most `most_corrupt` entries are of corrupt runs. `conditions` on columns of
         `schema.RUNS` filter the runs; `newest` limits their number.
         """
         if newest is None:
@@ -248,7 +248,7 @@ class Store:
         return int(row["runs"])
 
     def named_by(self, word: str) -> list[ColumnElement[bool]]:
-        """Return conditions on runs that a word may name, to be tried in this order.
+        """Return SQL conditions for the runs that a word names; the first that finds a run counts.
 
         The word is an id, the beginning of an id, or a run's number, as in `#12` or `12`. Raises
         StoreError for `#12` if runs have no numbers.
@@ -366,8 +366,8 @@ def open_store(
 
     `place` may also be the address of a PostgreSQL database: `postgresql+psycopg://user@host/name`.
     `?folder=DIR` names the folder for files of its runs, by default `accel_bench_results`, and
-    `?options=` sets settings of the server. A connection is tried again, and another writer is
-    waited for, for `timeout_seconds`.
+    `?options=` sets settings of the server. For up to `timeout_seconds`, a failed connection is
+    retried and the end of another writer is awaited.
 
     Raises StoreError if there are no results, if the database is locked, unreadable, read-only or
     of another version, or if the disk is full. With `write`, an unreadable database file is

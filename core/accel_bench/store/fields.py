@@ -41,7 +41,7 @@ MAXIMUM_LETTERS = 10_000
 
 
 def derived_columns(result: Result) -> dict[str, Any]:
-    """Return the values of all derived columns of a result; null for an unknown value.
+    """Return the values of a result's derived columns, by column name; null if unknown.
 
     An imported result gets the status `imported`, which keeps it out of groups' means and of
     conditions such as `status = ok`. Its figures are in the column `metrics` alone.
@@ -60,8 +60,8 @@ def derived_columns(result: Result) -> dict[str, Any]:
 
 
 def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
-    """Return the objects that `_read` searches for a measured run's columns, by name. `broken` are
-    the invariants that the run breaks."""
+    """Return the objects that hold a measured run's column values, by their name in columns' paths.
+    `broken` are the invariants that the run breaks."""
     audited = marked_degraded(result, broken)
     return {
         "result": result,
@@ -74,7 +74,7 @@ def _measured(result: Result, broken: list[Broken]) -> dict[str, Any]:
 
 
 def _stated(result: Result) -> dict[str, Any]:
-    """Return the objects that `_read` searches for an imported run's columns, by name."""
+    """Return the objects that hold an imported run's column values, by their name in paths."""
     scenario: dict[str, Any] = {}
     settings = result.experiment.scenario.model_dump(mode="json")
     for key in result.provenance.stated:
@@ -149,8 +149,8 @@ def _mapping(values: Mapping[str, Any]) -> str:
 
 
 def _read(sources: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a dotted path of attributes and keys, or None if a part is missing.
-    `sources` has the object of the first part; `x[0]` is the first key of the mapping `x`."""
+    """Return the value at a dotted path of attributes and keys, or None if one of them is missing.
+    The path's first name is a key of `sources`; `x[0]` is the first key of the mapping `x`."""
     source, _, rest = path.partition(".")
     value = sources[source]
     for name in rest.split("."):

@@ -185,5 +185,5 @@ class _Parser:
 
 
 def negated(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the negation of a condition; it also holds for a run without a value."""
+    """Return the negation of a condition; a run without a value for the condition matches too."""
     return not_(func.coalesce(condition, false()))

@@ -1,4 +1,4 @@
-"""Stored runs as flat rows, as for the table of `results list`, with all columns and labels."""
+"""Table rows of stored runs, with few or with all columns, and changes to their tags and notes."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def json_field(name: str, sqlite: bool, damaged: Sequence[str] = ()) -> Field | 
 
 
 def _undamaged(column: Column[str], sqlite: bool, damaged: Sequence[str]) -> ColumnElement[Any]:
-    """Return a JSON column, null where invalid JSON (of runs `damaged`) would stop a query."""
+    """Return a JSON column, null for invalid JSON; on PostgreSQL, null for the runs `damaged`."""
     if sqlite:
         return case((func.json_valid(column) == 1, column))
     return case((RUNS.c.run_id.not_in(damaged), column)) if damaged else column

@@ -100,7 +100,7 @@ def _in_folder(folder: Path, write: bool, timeout_seconds: float) -> Iterator[Op
 
 @contextmanager
 def _bound(faults: Faults) -> Iterator[None]:
-    """Turn errors in the block that `faults` converts, and non-UTF-8 text, into StoreError."""
+    """Raise StoreError for non-UTF-8 text in the block, and for errors that `faults` converts."""
     try:
         with faults():
             yield

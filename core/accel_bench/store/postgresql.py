@@ -40,7 +40,7 @@ class Address(NamedTuple):
 
 
 def is_address(place: str) -> bool:
-    """Return whether a place is the address of a server, and not a folder."""
+    """Return whether the text `place` is a server's address rather than the path of a folder."""
     return "://" in place
 
 
@@ -66,7 +66,7 @@ def parse_address(place: str) -> Address:
 
 
 def connect(address: Address, *, write: bool, timeout_seconds: float) -> Engine:
-    """Return an SQLAlchemy engine without opening it; without `write` it only reads. `options` in
+    """Return an SQLAlchemy engine, not yet connected; without `write` it only reads. `options` in
     the address are further settings of the server. Raises StoreError if the driver is missing."""
     query = {"connect_timeout": str(max(2, int(timeout_seconds))), **address.url.query}
     given = query.get("options", ())

@@ -69,7 +69,7 @@ def model_ids(store: Store) -> set[str]:
 
 
 def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
-    """Return the field `option` called `name`, without runs whose JSON PostgreSQL cannot parse. If
+    """Return the field `option` called `name`, null for runs whose JSON PostgreSQL cannot parse. If
     a query on the field fails, all rows are read once to find those runs."""
     try:
         list(store.fetch(select(func.count()).where(option.is_known())))
@@ -81,9 +81,9 @@ def _of_readable_runs(store: Store, name: str, option: Field) -> Field:
 def group_runs(
     store: Store, names: Sequence[str], conditions: Sequence[ColumnElement[bool]] = ()
 ) -> list[dict[str, Any]]:
-    """Return a row for each combination of the values of the columns or options `names`. A row's
-    `runs` counts all runs, `completed` those in the figures. Raises StoreError for an unknown name,
-    and for tags and notes."""
+    """Return a row for each combination of values of the columns or options `names`: the values,
+    the counts of all and of completed runs, and figures of completed runs. Raises StoreError for an
+    unknown name, and for tags and notes."""
     fields = [field_of(store, name) for name in names]
     if not fields:
         raise StoreError("runs are grouped by at least one column, such as stack")

@@ -42,7 +42,7 @@ from accel_bench.store.schema import (
 
 NUMBER_SHAPES = bytes.maketrans(b".0123456789E", b"11111111111e")
 IN_NO_NUMBER = b"+_ghjklmopqrsuvwxz"
-"""Characters without which an out-of-range number can be written; removed before the search."""
+"""Characters that out-of-range numbers do not need; they are removed before the search for one."""
 
 SUSPICIOUS = (b"1" * (MAXIMUM_DIGITS + 1), b"e11", b"NaN", b"Infinity")
 """Texts that reveal an out-of-range number, once digits are replaced by 1, exponents by e, and
@@ -74,7 +74,7 @@ def redact_result(result: Result) -> Result:
     """Return the result without the secrets of this process and of its scenario.
 
     Raises StoreError for a secret whose removal would make the stored row unreadable, such as a
-    variable whose value is a word of the schema.
+    environment variable whose value is a word of the schema.
     """
     redactor = Redactor.of_this_process(result.experiment.scenario.environment)
     payload = redactor.redact_value(result.model_dump(mode="json"))

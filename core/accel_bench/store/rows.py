@@ -1,4 +1,4 @@
-"""Rows of tables: their checksums, and the listed columns of a run, even of a damaged row."""
+"""Rows of tables: their checksums, and the values that a list shows of a run, even of a bad row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHA256_DIGITS = 64
 
 
 class ListedRun(NamedTuple):
-    """Listed columns of a run; for a corrupt row the readable columns."""
+    """A run in a list of runs; for a corrupt row, with the values that can still be read."""
 
     run_id: str
     session: str
@@ -130,7 +130,7 @@ def problem_of(columns: Mapping[str, Any]) -> str:
 
 
 def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
-    """Return the listed columns of a run, which is corrupt unless `problem` is an empty text."""
+    """Return a run's list entry; `problem` says why its row is corrupt, empty for an intact row."""
     return ListedRun(
         run_id=text_of(columns["run_id"]),
         session=text_of(columns["session"]),
@@ -150,7 +150,7 @@ def to_row(columns: Mapping[str, Any], problem: str) -> ListedRun:
 
 
 def _columns_of_intact(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a run that are listed only if its row is intact."""
+    """Return those values of a run's list entry, by name, that only an intact row provides."""
     rates = _rates(columns)
     if columns["audited_status"] == IMPORTED:
         stated = _mapping(columns["metrics"])

@@ -186,8 +186,8 @@ def _of_one_command(word: str, runs: list[NamedRun], command: CommandKey | None)
 
 
 def _runs_of(store: Store, word: str, runs: list[NamedRun], command: CommandKey | None) -> Runs:
-    """Return the results of `runs`, the candidates for a word. If the word is a bare stack's name,
-    they are of one command, with the rounds that it resumed."""
+    """Return the results of `runs`, which a word may mean. If the word is only a stack's name,
+    return those of one command, and of the earlier rounds that the command resumed."""
     results = _read(store, _of_one_command(word, runs, command))
     if any(run["stack"] != word for run in runs):
         return results

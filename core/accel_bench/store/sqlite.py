@@ -38,7 +38,7 @@ KEEPING_ODD_BYTES = partial(str, encoding="utf8", errors="surrogateescape")
 
 
 class BrokenDatabaseError(StoreError):
-    """Database file that exists and cannot be read as a database."""
+    """Error for an existing file that cannot be read as a database."""
 
 
 def connect(path: Path, *, write: bool, timeout_seconds: float) -> Engine:
@@ -108,7 +108,7 @@ def named_faults(path: Path) -> Iterator[None]:
 
 
 def check_file(path: Path) -> None:
-    """Raise StoreError for a link, a folder, or a broken file whose log SQLite would delete."""
+    """Raise StoreError for a link, a folder, another file format, or an empty file with a log."""
     if path.is_symlink():
         raise StoreError(f"{path} is a symbolic link; results are only kept inside their folder")
     if path.exists() and not path.is_file():

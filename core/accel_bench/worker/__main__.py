@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _activate(job: Job, heartbeat: Heartbeat) -> ActivePlugins:
-    """Activate the plugins; the heartbeat page shows the current one, should the process die."""
+    """Activate the plugins; the heartbeat shows which one is loaded, in case the process dies."""
     heartbeat.phase = "activation"
     scenario, stack = job.experiment.scenario, job.experiment.stack
     active = activate(scenario, stack, allow_torch=True, on_plugin=heartbeat.call)

@@ -22,25 +22,25 @@ PATIENCE_STEPS, MOST_PACE_STEPS = 10, 100
 
 
 class StepStage(ABC):
-    """Base class of a stage: extra steps after the measured window, taken for one purpose."""
+    """Base class of a stage: a group of extra steps after the measured window, for one purpose."""
 
     phase: ClassVar[str]
     """Phase of the worker that the heartbeat shows during the stage."""
 
     @abstractmethod
     def start(self) -> bool:
-        """Begin the stage on an idle device, between two steps; return whether it needs a step."""
+        """Begin the extra steps on an idle device; return whether there is a first one."""
 
     def mark(self, phase: PhaseName) -> None:  # noqa: B027 - most split no step
         """Handle the end of a phase of a step, such as forward, when the engine states it."""
 
     @abstractmethod
     def end_step(self, batches: Sequence[Batch], loss: Any) -> bool:
-        """Handle the end of a step; return whether the stage needs another step."""
+        """Handle the end of an extra step; return whether another one is needed."""
 
 
 class PaceSteps(StepStage):
-    """Stage of steps that wait for the device, to check that measured steps were not too fast."""
+    """Extra steps that wait for the device, to find out whether measured steps were too fast."""
 
     phase = "phases"
 
@@ -83,7 +83,7 @@ class PaceSteps(StepStage):
         return again
 
     def reasons(self) -> list[str]:
-        """Return reasons for `invalid` if measured steps were far faster than the stage's steps."""
+        """Return reasons for `invalid`: measured steps were far faster than these extra steps."""
         return [*pace_figures(self.window, self.samples)] if self.window else []
 
     def _has_enough(self) -> bool:
@@ -96,7 +96,7 @@ class PaceSteps(StepStage):
 
 
 class PhaseSplitter(StepStage):
-    """Stage that measures the phases of steps, if the engine has stated phases in the warm-up."""
+    """Extra steps after the window with timed phases, if the engine states the phases' ends."""
 
     phase = "phases"
 
@@ -136,9 +136,9 @@ class PhaseSplitter(StepStage):
 def split_steps(names: Sequence[PhaseName | None], seconds: Sequence[float]) -> PhaseSplit:
     """Return the seconds by phase of the step with the median duration.
 
-    `seconds[i]` is the time between two marks, and `names[i]` the phase that it belongs to; None
-    for the time from a step's last phase to its end. One whole step is chosen, since the medians of
-    phases need not add up to the median step.
+    `seconds` are the times between successive ends of phases or steps, and `names` the phases that
+    they belong to; None for the time from a step's last phase to its end. One whole step is chosen,
+    since the medians of phases need not add up to the median step.
     """
     steps: list[dict[PhaseName | None, float]] = [{}]
     for name, spent in zip(names, seconds, strict=True):

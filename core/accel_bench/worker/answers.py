@@ -16,7 +16,7 @@ def require(active: ActivePlugins, hook: str, run: Run) -> Any:
 
 
 def is_model(value: object, run: Run) -> bool:
-    """Return whether a value can replace the run's model: it needs parameters if that has any."""
+    """Return whether a value can replace the model; it needs parameters if the model has any."""
     if isinstance(value, bool | float | int | list | str | tuple | Mapping | None):
         return False
     return not hasattr(run.model, "named_parameters") or hasattr(value, "named_parameters")

@@ -28,7 +28,7 @@ class HostClock:
         self._synchronize = synchronize
 
     def reserve(self, marks: int) -> None:
-        """Prepare for a number of marks, so that `mark` allocates nothing on the device."""
+        """Prepare for `marks` calls of `mark`, so that none allocates memory on the device."""
 
     def mark(self) -> None:
         """Record the time, without waiting for the device; more marks than reserved are slower."""
@@ -40,8 +40,8 @@ class HostClock:
             self._synchronize()
 
     def read(self) -> tuple[list[float], list[float] | None]:
-        """Return the seconds between successive marks, by host and by device (or None); drop the
-        marks. Waits for a device with events: never call this within a measured window."""
+        """Return the seconds between marks by the host's clock and the device's (or None); forget
+        the marks. Waits for a device with events: never call this within a measured window."""
         marks, self._marks = self._marks, []
         return [(b - a) / 1e9 for a, b in pairwise(marks)], None
 
@@ -117,7 +117,8 @@ def sample_of(
 def samples_of(
     first: int, seconds: tuple[list[float], list[float] | None], laps: Sequence[Lap]
 ) -> list[Sample]:
-    """Return the samples of steps, numbered from `first`; `seconds` are by host and by device."""
+    """Return the samples of the steps `laps`, numbered from `first`; `seconds` holds the steps'
+    times by the host's clock and by the device's (or None)."""
     host, device = seconds
     return [
         sample_of(first + i, host[i], None if device is None else device[i], *lap)

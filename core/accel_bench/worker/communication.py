@@ -48,7 +48,7 @@ class _Total:
 
 
 class CommunicationProbe(StepStage):
-    """Stage that times each collective in a few steps, which every rank takes.
+    """Extra steps after the window, taken by every rank, in which each collective is timed.
 
     A barrier before each collective separates the wait for slower ranks from the collective itself.
     Each collective is waited for, so none overlaps with computation here.
@@ -127,7 +127,7 @@ class CommunicationProbe(StepStage):
 
 
 def _of_step(totals: Sequence[_Total | None]) -> Collective:
-    """Return one kind of collective in a step, averaged; None in `totals` is a step without it.
+    """Return the average of a collective's `totals` over steps; None is a step without it.
 
     Calls and bytes are means; seconds are medians, which a single delayed step does not change.
     """

@@ -58,7 +58,7 @@ StepPart: TypeAlias = Literal["forward", "backward", "optimizer"]
 
 
 def status_of(error: BaseException) -> Status:
-    """Return `oom` if an out-of-memory error is among an error's causes, else by its class."""
+    """Return `oom` if an error or a cause of it is out of memory, else the status for its class."""
     if out_of_memory(error) is not None:
         return Status.OOM
     if isinstance(error, InvalidRunError):

@@ -44,11 +44,9 @@ def own_prompts(batches: Iterator[Batch], run: Run) -> Iterator[Batch]:
 
 
 def answers_of(run: Run, active: ActivePlugins, heartbeat: Heartbeat) -> Answers:
-    """Return the generated answers of a run, with near ties if the engine kept the prompts.
-
-    Raises HookError if the engine kept another number of prompts than of answers, or token ids that
-    could not be read back.
-    """
+    """Return the generated answers of a run; if the engine kept the prompts, also the near ties:
+    the positions at which rounding alone may choose another token. Raises HookError if the engine
+    kept another number of prompts than of answers, or token ids that could not be read back."""
     near_ties = None
     engine = active.answers("build_engine")
     if engine is not None:
@@ -75,7 +73,7 @@ def stored_answers(
     unit: Literal["tokens", "letters"] = "tokens",
     near_ties: Sequence[Sequence[int]] | None = None,
 ) -> Answers:
-    """Return answers to store: the first as `MOST_IDS` token ids at most, the others as digests."""
+    """Return answers to store: the first as token ids, MOST_IDS at most, the others as digests."""
     room, whole = MOST_IDS, 0
     for answer in answers:
         room -= len(answer)

@@ -107,7 +107,7 @@ def _evaluation(
 
 
 class LearningSteps(StepStage):
-    """Stage of more training steps after the measured window, with evaluations between them."""
+    """Extra training steps after the measured window, with evaluations between them."""
 
     phase = "learning"
 
@@ -142,7 +142,7 @@ class LearningSteps(StepStage):
             self._run.device_type.empty_cache()
 
     def start(self) -> bool:
-        """Evaluate the model after the measured window; return whether the stage has steps."""
+        """Evaluate the model after the measured window; return whether to take extra steps."""
         self._run.trace.mark("finish_metrics")
         self._first = self._page[HEARTBEAT_STEP]
         self._evaluate(self._first)
@@ -186,7 +186,7 @@ class LearningSteps(StepStage):
         self._keep()
 
     def _evaluate(self, step: int) -> None:
-        """Evaluate the model after `step` steps; read memory at the first two and the last time."""
+        """Evaluate after `step` steps; read memory in the first two evaluations and in the last."""
         if self._evaluator is None:
             return
         self._evaluations.append(self._evaluator.evaluate(step))

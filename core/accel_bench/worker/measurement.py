@@ -172,7 +172,7 @@ def pursue(job: Job, rank: Rank) -> None:
 def run_rank(
     job: Job, active: ActivePlugins, run: Run, heartbeat: Heartbeat, record: RankRecord
 ) -> None:
-    """Build the model, warm up, measure, take the extra steps of stages, and collect evidence."""
+    """Build the model, warm up, measure, take extra steps after the window, collect evidence."""
     engine = build(active, run, heartbeat)
     learning = learning_of(run, record, heartbeat)
     window = AroundWindow(job, active, run, heartbeat, record, learning)
@@ -224,7 +224,7 @@ def build(active: ActivePlugins, run: Run, heartbeat: Heartbeat) -> Engine:
 
 
 def build_model(active: ActivePlugins, run: Run, heartbeat: Heartbeat, given: Any = None) -> None:
-    """Call hooks from `load_model` to `parallelize_model`; a `given` model is not loaded."""
+    """Call hooks from `load_model` (unless a model is `given`) to `parallelize_model`."""
     heartbeat.phase = "load_model"
     run.model = require(active, "load_model", run) if given is None else given
     if run.task is not None:
@@ -275,7 +275,7 @@ def make_stopwatch(
 
 
 def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow) -> None:
-    """Let the engine take steps until the stopwatch stops; InvalidRunError if it ends before."""
+    """Let the engine run. Raises InvalidRunError if the engine ends before the window is full."""
     if window.verification is not None:
         stopwatch.lap = window.verification.between_laps(stopwatch.lap)
     stopwatch.lap = window.synchronizations.between_laps(stopwatch.lap)
@@ -291,7 +291,7 @@ def take_steps(engine: Engine, stopwatch: WindowStopwatch, window: AroundWindow)
 
 @dataclass
 class AroundWindow:
-    """What the core does before each measured window, and after the last one."""
+    """Checks and measurements that the core starts before a window and ends after the last one."""
 
     job: Job
     active: ActivePlugins
@@ -425,7 +425,7 @@ def verification_of(
 
 
 def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningSteps | None:
-    """Return the stage of the learning curve, after a first evaluation; None if not configured."""
+    """Evaluate the model, and return the steps of the learning curve; None if not configured."""
     clock = clock_of(run)
     evaluator = make_evaluator(run, clock.synchronize)
     if evaluator is None and not run.scenario.evaluate.steps:
@@ -437,7 +437,7 @@ def learning_of(run: Run, record: RankRecord, heartbeat: Heartbeat) -> LearningS
 
 
 def pace_of(run: Run) -> PaceSteps | None:
-    """Return the stage whose steps check the duration of measured steps; None without training."""
+    """Return the extra steps that check measured steps' durations; None without training."""
     if not run.scenario.trains:
         return None
     from accel_bench.worker.verify.optimizer_steps import nodes_made
@@ -446,7 +446,7 @@ def pace_of(run: Run) -> PaceSteps | None:
 
 
 def communication_of(run: Run) -> CommunicationProbe | None:
-    """Return the stage that times collectives; None if switched off, or without a process group."""
+    """Return the extra steps that time collectives; None if switched off, or for a single rank."""
     steps = run.scenario.measure.phase_steps
     if not steps or run.world_size == 1 or not settings.has_process_group():
         return None
@@ -456,7 +456,7 @@ def communication_of(run: Run) -> CommunicationProbe | None:
 
 
 def observed_steps(active: ActivePlugins, run: Run, record: RankRecord) -> ObservedSteps | None:
-    """Return the stage of steps for plugins' observers; None if no plugin observes steps."""
+    """Return the extra steps for plugins' observers; None if no plugin observes steps."""
     if not active.implements("observe_steps"):
         return None
     return ObservedSteps(active, run, record, clock_of(run).synchronize)

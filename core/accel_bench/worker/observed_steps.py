@@ -1,4 +1,4 @@
-"""Stage of steps that plugins observe, a few steps for each plugin, after all other stages."""
+"""Extra steps at the end of a run that plugins observe, a few steps for each plugin."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOOK = "observe_steps"
 
 
 class ObservedSteps(StepStage):
-    """Stage in which the observers of plugins watch a few steps each, one after the other."""
+    """Extra steps at the end of a run: each plugin's observer in turn watches a few of them."""
 
     phase = "observe_steps"
 
@@ -43,7 +43,7 @@ class ObservedSteps(StepStage):
         self._left = 0
 
     def start(self) -> bool:
-        """Call all `observe_steps` hooks and start the first observer; return False without one."""
+        """Call all `observe_steps` hooks, start the first observer; return whether there is one."""
         for plugin, observer in self._active.call_all(HOOK, run=self._run):
             if observer is not None:
                 self._waiting.append((plugin, _checked(plugin, observer)))

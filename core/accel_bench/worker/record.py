@@ -67,7 +67,7 @@ class RankRecord:
 
 
 def changed_at_import(active: ActivePlugins) -> list[str]:
-    """Return a sentence for each plugin that changed environment variables at import (undone)."""
+    """Return a text on each plugin whose import changed environment variables, which was undone."""
     return [
         f"plugin {plugin.name!r} ({plugin.distribution}) changed {', '.join(plugin.set_at_import)} "
         "at its import, which was undone: let it do so in prepare_process, or set it in the "
@@ -78,7 +78,7 @@ def changed_at_import(active: ActivePlugins) -> list[str]:
 
 
 def collect_metrics(active: ActivePlugins, run: Run, record: RankRecord, window: Window) -> None:
-    """Record the metrics that plugins have measured from before to after the measured window."""
+    """Record plugins' metrics on the measured window. Raises HookError if a value is no metric."""
     for plugin, hook, metrics in _measured(active, run, window):
         for metric in metrics:
             if not isinstance(metric, Metric):
@@ -128,7 +128,8 @@ def _reports(active: ActivePlugins, run: Run) -> Iterator[tuple[ActivePlugin, st
 
 
 def check_window(window: Window, generates: bool = False) -> None:
-    """Raise InvalidRunError if a loss is not finite, or no token was supervised or generated."""
+    """Raise InvalidRunError if a loss is not finite or no token was supervised. For a run that
+    `generates` answers, raise it only if a step has generated no token."""
     steps = (*window.warmup, *window.samples)
     if generates:
         if not all(sample.real_tokens for sample in steps):

@@ -28,7 +28,7 @@ BACKEND_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 
 
 def set_environment(asked: Mapping[str, str]) -> None:
-    """Set environment variables for one allocator, device order and OpenMP waiting of all stacks.
+    """Set variables by which all stacks have the same allocator, device order and OpenMP waiting.
 
     Call this before any import that reads the variables. `asked` are the scenario's variables: only
     if `TORCH_DEVICE_BACKEND_AUTOLOAD` is among them does torch import registered distributions.
@@ -135,8 +135,8 @@ def _set_up_torch(run: Run) -> None:
 
 
 def _join_process_group(run: Run) -> None:
-    """Join the ranks' process group at the launcher's address; without one, by a file in the run's
-    folder, which needs no free port."""
+    """Join the ranks' process group at the launcher's address. If there is no address, the ranks
+    meet by a file in the run's folder, which needs no free port."""
     import torch
 
     from accel_bench.modeling.process_group import backends_for

@@ -1,4 +1,4 @@
-"""Stopwatch of an engine's steps: warm-up, measured window, and then the steps of stages. In the
+"""Stopwatch of an engine's steps: warm-up, measured window, then extra steps for checks. In the
 window only the end (lap) of each step is recorded; an unstable window is repeated."""
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class WindowStopwatch:
             self._open_window()
 
     def _keep_window(self, samples: list[Sample]) -> None:
-        """Store `samples` as those of the final window, and begin the first stage after it."""
+        """Store `samples` as those of the final window, and begin the extra steps after it."""
         self._window_samples = samples
         if self.may_resume:
             self.resume = lambda: None
@@ -185,7 +185,7 @@ class WindowStopwatch:
         self._begin_stage()
 
     def _begin_stage(self) -> None:
-        """Begin the next stage that needs a step; stop the stopwatch if there is none."""
+        """Begin the next stage that needs extra steps; stop the stopwatch if there is none."""
         self.running = False
         while self._waiting and not self.running:
             stage = self._waiting.pop(0)
@@ -195,7 +195,7 @@ class WindowStopwatch:
             self.running = stage.start()
 
     def _stage_lap(self, stage: StepStage, batches: Sequence[Batch], loss: Any) -> None:
-        """End a step of a stage; such steps train the model too, but the loss curve omits them."""
+        """End an extra step after the window; it trains the model, but the loss curve omits it."""
         again = stage.end_step(batches, loss)
         self._done += 1
         self._page[HEARTBEAT_STEP] = self._done
@@ -213,7 +213,7 @@ class WindowStopwatch:
     def _leave_out(
         self, host: list[float], device: list[float] | None
     ) -> tuple[list[float], list[float] | None]:
-        """Return the seconds without the times that `resume` leaves out, and add those times up."""
+        """Return host and device seconds of steps without those that `resume` leaves out."""
         places, self._resumed, self._resumes = set(self._resumed), [], True
         kept = [place for place in range(len(host)) if place not in places]
         true = host if device is None else device

@@ -26,7 +26,7 @@ def lengths_of(options: LengthProfileOptions, seed: int) -> Integers:
 
 
 def draw(histogram: LengthHistogram, samples: int, seed: int) -> Integers:
-    """Return sample lengths in tokens, shuffled: all of the profile, or `samples` evenly chosen.
+    """Return the profile's sample lengths in tokens, or `samples` evenly chosen ones, shuffled.
 
     Sample k of n is at the quantile (k + 0.5) / n of the profile, so that any choice has the
     profile's distribution. Within a bin lengths differ by at most 1 and have the bin's mean.

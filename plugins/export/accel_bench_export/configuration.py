@@ -95,7 +95,7 @@ def configuration(
 
 
 def translated(trainer: str, use: Use, **own: Any) -> Translation:
-    """Return a plugin's options as settings of the program `trainer`.
+    """Translate a plugin's options to settings of the program `trainer`.
 
     `own` are keys that the scenario section has beside the plugin's options, and their values.
     """
@@ -103,7 +103,7 @@ def translated(trainer: str, use: Use, **own: Any) -> Translation:
 
 
 def full_options(use: Use) -> dict[str, Any]:
-    """Return a plugin's options with defaults, or without them if it is not installed."""
+    """Return a plugin's options, with the default values too if the plugin is installed."""
     try:
         kind = load_class(use.use)
     except PluginError:
@@ -131,9 +131,11 @@ def _work_parts(
     slots: Sequence[str],
     remarks: Sequence[str],
 ) -> Iterator[Part]:
-    """Yield the parts of a scenario's work: fixed settings, sections, and the plugins of `slots`.
+    """Yield the parts of the configuration that state what a scenario trains.
 
-    `name` is the name of the program `trainer`, and `remarks` become comments.
+    First come the program's fixed settings, then the translated settings of the scenario, then a
+    part for the plugin of each section in `slots`. `name` is the name of the program `trainer`, and
+    `remarks` become comments.
     """
     values = dict(dotted(scenario.model_dump(mode="json")))
     notes = [trainer.always_note] if trainer.always_note else []

@@ -24,7 +24,7 @@ FILE = "equivalents.yaml"
 
 
 class Equivalent(Frozen):
-    """Counterparts of a plugin under a condition on its options."""
+    """Settings of other programs that replace a plugin whose options meet a condition."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
     """Required values of options, defaults included; a list holds alternatives."""
@@ -49,7 +49,7 @@ class Equivalents(Frozen):
     """Content of a file `equivalents.yaml`."""
 
     plugins: dict[str, tuple[Equivalent, ...]]
-    """Equivalents by the plugin's name."""
+    """Counterparts in other programs by the plugin's name."""
 
 
 def declared(plugin: str) -> tuple[Equivalent, ...]:
@@ -77,7 +77,7 @@ def rules_of(plugin: str, trainer: str) -> tuple[Rule, ...]:
 
 
 def rules_among(equivalents: Sequence[Equivalent], trainer: str) -> Iterator[Rule]:
-    """Yield the rules for the program `trainer` that are made of a plugin's equivalents."""
+    """Convert a plugin's declared counterparts to rules, for the program `trainer` alone."""
     for equivalent in equivalents:
         if (settings := equivalent.settings(trainer)) is not None:
             yield Rule(
@@ -92,7 +92,7 @@ def programs(names: str) -> list[str]:
 
 @cache
 def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
-    """Return each plugin's equivalents from the first of the folders `roots` that has any."""
+    """Return each plugin's counterparts, by its name, from the first of `roots` that has any."""
     merged: dict[str, tuple[Equivalent, ...]] = {}
     for root in roots:
         if (root / FILE).is_file():
@@ -102,7 +102,7 @@ def _all_declared(roots: tuple[Path, ...]) -> dict[str, tuple[Equivalent, ...]]:
 
 
 def read_equivalents(path: Path) -> Equivalents:
-    """Return the content of a file of equivalents. Raises ScenarioError for an unusable file."""
+    """Return the content of a file `equivalents.yaml`. Raises ScenarioError if it is unusable."""
     document = load_file(path)
     plugins = {"plugins": document.data}
     return validate(Equivalents, plugins, lambda at: document.where(at[1:]), ScenarioError)

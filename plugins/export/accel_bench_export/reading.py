@@ -52,7 +52,7 @@ class ReadConfiguration:
 
 
 def read_configuration(path: Path) -> ReadConfiguration | None:
-    """Return the translation of a file's settings, or None if they belong to no known program.
+    """Translate a file of another program to settings and plugins; None for an unknown program.
 
     Raises ImportFileError for a pickle, since reading one can run code.
     """
@@ -75,7 +75,7 @@ def _program_of(data: Mapping[str, Any]) -> str | None:
 
 
 def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfiguration:
-    """Return the translation of a program's settings `data`, with the settings that are left out.
+    """Translate a program's settings `data`; the result also names the settings left out.
 
     `name` is the name of the program `trainer`.
     """
@@ -158,7 +158,7 @@ def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _keys_of(trainer: Trainer, option: str) -> set[str]:
-    """Return the names of a program's settings whose value is the scenario's `option` alone."""
+    """Return the names of a program's settings that equal the scenario's setting `option`."""
     rules = [rule for rule in trainer.work if option in rule.options]
     return {key for rule in rules for key, value in rule.set.items() if value == f"{{{option}}}"}
 
@@ -168,9 +168,9 @@ def _plugin_in(
 ) -> tuple[dict[str, Any], set[str]]:
     """Return a plugin's options, and the keys of the program's settings that state them.
 
-    Both are empty if the settings do not use the plugin. They use it if they have all fixed
-    settings of one of its rules, which are not all null. `name` is the name of the program
-    `trainer`.
+    Both are empty if the settings do not use the plugin. The settings use the plugin if they match
+    all placeholder-free settings of one of the plugin's rules, and these are not all null. `name`
+    is the name of the program `trainer`.
     """
     rules = rules_of(plugin, name)
     best: tuple[dict[str, Any], set[str]] = {}, set()
@@ -221,7 +221,7 @@ def _says_nothing(value: Any) -> bool:
 
 
 def _unread(key: str, value: Any, rules: Sequence[Rule]) -> list[str]:
-    """Return paths such as `key.part` or `key[0]` for the parts of a value that no rule reads."""
+    """Return paths, such as `key.sub[0]`, of entries in a setting's value that no rule reads."""
     shapes = [rule.set[key] for rule in rules if key in rule.set and fits(rule.set[key], value)]
     parts = [[*unread(shape, value, key)] for shape in shapes]
     return [path for path in parts[0] if all(path in part for part in parts)] if parts else []

@@ -47,8 +47,8 @@ class Rule(Frozen):
     """Difference that remains between the two programs, in a sentence."""
 
     def holds(self, options: Mapping[str, Any]) -> bool:
-        """Return whether the rule's conditions hold for options; missing options match no
-        condition."""
+        """Return whether `options` match all conditions in `when` and none in `unless`; a missing
+        option matches none."""
         return all(_matches(options, key, value) for key, value in self.when.items()) and not any(
             _matches(options, key, value) for key, value in self.unless.items()
         )
@@ -193,7 +193,7 @@ def _plain(value: JsonValue) -> JsonValue:
 
 
 def unread(value: JsonValue, given: Any, path: str) -> Iterator[str]:
-    """Yield paths of the parts of a setting's value `given` that a rule's `value` does not contain.
+    """Yield paths of keys in a setting's value `given` that are not in the `value` of a rule.
 
     `path` is the path of the setting itself.
     """

@@ -29,9 +29,10 @@ class StackEquivalents(StackRow):
 
 
 def document(summary: Summary, rows: Sequence[ExperimentRuns]) -> list[StackEquivalents] | None:
-    """Return a list with the counterparts of the fastest stack, or None without any.
+    """Return a list of one entry, the fastest stack with its settings in other programs, or None.
 
-    The stack must have the verdict `better` and train equally. `rows` are the runs of the
+    Only stacks count that have the verdict `better` and train in the same way as the baseline.
+    The result is None without such a stack, or without such settings. `rows` are the runs of the
     experiments of `summary`.
     """
     pairs = zip(summary.experiments, rows, strict=True)

@@ -26,14 +26,14 @@ class Usage(Frozen):
     """Command that trains with an exported file."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the work that this command requires."""
+    """Settings of the scenario that this command requires."""
 
     command: str
     """Command line, with `{file}` as the exported file."""
 
 
 class Trainer(Frozen):
-    """Training program, with the rules that translate a scenario's settings to its own."""
+    """A training program, with rules that translate a scenario's settings to the program's."""
 
     title: str = Field(min_length=1)
     """Displayed name, with the program's version that the file was written for."""

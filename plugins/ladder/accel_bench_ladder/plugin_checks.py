@@ -29,9 +29,9 @@ def find_plugins(items: Iterable[Item]) -> None:
 
 
 def _unknown_head(head: str) -> str | None:
-    """Return an error message if `head`, the text before an item's dot, is no known name.
+    """Return the error message for an unknown `head`, the text before an item's dot.
 
-    Returns None if it is a plugin that an extra (optional dependency) provides.
+    Returns None if `head` means a plugin that an extra (optional dependency) provides.
     """
     if plugin_meant_by(head) is not None:
         return None

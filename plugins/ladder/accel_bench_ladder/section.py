@@ -86,7 +86,7 @@ OF_A_FIGURE = (
 
 
 def _step_of(line: Line) -> LadderStep | None:
-    """Return the ladder step of the item that the stack in a CSV row adds; None without one."""
+    """Return the ladder step of the item that a CSV row's stack adds; None if it adds no item."""
     steps = line.summary.sections.get(NAME, ())
     own = line.row.stack, line.row.sweep
     return next((step for step in steps if (step.adds.stack, step.sweep) == own), None)

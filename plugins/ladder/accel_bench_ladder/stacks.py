@@ -41,7 +41,7 @@ class Ladder:
         return self.subsets.keys() - {self.baseline}
 
     def place(self, stack: str) -> LadderPosition | None:
-        """Return a stack's position on the ladder (its items); None for a stack not on it."""
+        """Return the ladder's items and those that a stack has; None for a stack not on it."""
         if stack not in self.subsets:
             return None
         labels = tuple(item.label for item in self.items)

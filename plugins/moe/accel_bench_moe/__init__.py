@@ -74,7 +74,7 @@ class MixtureOfExperts(Plugin[MixtureOfExpertsOptions]):
 def _too_old(machine: Machine, count: int) -> Iterator[str]:
     """Yield a reason for each of the first `count` GPUs that is too old for the grouped product.
 
-    On such GPUs transformers would replace it by its own loop.
+    On such GPUs transformers would loop over the experts instead.
     """
     for gpu in machine.gpus[:count]:
         if gpu.compute_capability < GROUPED_CAPABILITY:

@@ -44,7 +44,7 @@ class ExpertsSwitch:
             )
 
     def evidence(self) -> dict[str, Any]:
-        """Return JSON evidence: the experts' present and original implementation, and counts."""
+        """Return JSON evidence: present and original implementation, and module counts."""
         default, active = ", ".join(self._default), ", ".join(implementations(self.modules))
         return {
             "summary": f"{len(self.modules)} modules of experts by {active}, by default {default}",

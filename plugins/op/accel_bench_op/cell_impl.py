@@ -63,8 +63,8 @@ class Cell:
     def check(self) -> Check:
         """Compare the callable with eager in float64: outputs, and in training also gradients.
 
-        For a timed backward pass too, the forward pass is computed and compared. If memory runs out
-        at this size, the size `tiny` is compared, if there is one.
+        The outputs are compared even if only the backward pass is timed. If memory runs out at this
+        size, the size `tiny` is compared, if there is one.
         """
         try:
             return self._check()
@@ -102,7 +102,7 @@ class Cell:
             return check_against_float64(self.benchmark, self.fn, batch, gradients)
 
     def _at_scale(self, scale: float, gradients: bool) -> Check:
-        """Compare on inputs multiplied by `scale`; undecided if the reference fails on them."""
+        """Compare with eager on inputs times `scale`; undecided if the reference fails on those."""
         values = scaled(_batch(self.benchmark, SEED + 1), scale)
         try:
             check = self._compared(values, gradients)
@@ -280,7 +280,7 @@ def free_memory() -> None:
 
 
 def release_frames(error: BaseException) -> None:
-    """Clear the variables in an exception's frames, which hold tensors."""
+    """Clear the variables of an exception's frames, to free the tensors that they hold."""
     if error.__traceback__ is not None:
         traceback.clear_frames(error.__traceback__)
 

@@ -19,11 +19,11 @@ from accel_bench.machine.out_of_memory import out_of_memory
 from accel_bench_op.benchmark import Benchmark
 
 LEAST_SCALE = 1e-3
-"""Denominator for errors of an exactly zero gradient, which holds rounding errors only, as a
-fraction of the largest gradient."""
+"""Divisor for errors of a gradient that is zero but for rounding, as a fraction of the largest
+gradient."""
 
 ROUNDING = 1e-10
-"""Maximum float64 size of an exactly zero gradient, as a fraction of the largest gradient."""
+"""Largest float64 value of a gradient that counts as zero, relative to the largest gradient."""
 
 SEED = 0
 """Seed of the random cotangents, which start backward passes."""
@@ -147,9 +147,10 @@ def _compare(
 
 
 def _overwritten(batch: Any, theirs: Any, tolerance: float) -> dict[str, float]:
-    """Return the distances, by name, of inputs that differ from the reference's after the call.
+    """Return the distance, by name, of each input that a callable overwrites unlike the reference.
 
-    `theirs` is the batch after the reference's call. Distances up to `tolerance` are left out.
+    `batch` is the tested callable's batch after its call, and `theirs` the reference's batch after
+    the reference's call. Distances up to `tolerance` are left out.
     """
 
     def plain(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +178,7 @@ def _copy_of(original: Any) -> Any:
 
 
 def _why_undecided(own: Check, eager: Any, batch: Any) -> str:
-    """Return why eager cannot serve for comparison: it is random, or far from float64.
+    """Return a sentence on why eager is no reference: it is random, or far from float64.
 
     `own` is the check of eager itself against float64.
     """
@@ -352,7 +353,7 @@ def _size(tensor: Any) -> float:
 
 
 def _distance(found: Any, expected: Any, least: float) -> float:
-    """Return the larger of two relative errors: of the worst element, and of the norm.
+    """Return the larger of two relative errors: by the largest element, and by the Euclidean norm.
 
     `least` is the smallest size by which errors are divided.
     """

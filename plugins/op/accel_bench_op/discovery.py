@@ -55,7 +55,7 @@ class Discovered(Generic[FoundT]):
     """Distributions of usable entries, with version, by entry name."""
 
     def problem_of(self, name: str) -> str:
-        """Return why no usable entry is called `name`; empty if one is."""
+        """Return why no usable benchmark or executor is called `name`; empty if there is one."""
         if name in self.usable:
             return ""
         if named := [entry.problem for entry in self.unusable if entry.name == name]:

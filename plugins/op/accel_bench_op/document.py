@@ -75,7 +75,7 @@ class GradientCheck(Frozen):
     """Number of compared outputs and gradients."""
 
     size: str = ""
-    """Size of the compared benchmark, another than the cell's if memory ran out in float64."""
+    """Benchmark size that was compared; `tiny` if memory ran out in float64 at the cell's size."""
 
 
 class OperationCell(Comparison):
@@ -156,7 +156,7 @@ class OperationReport(Document):
 def operation_report(
     summaries: Sequence[Summary], scenarios: Sequence[Sequence[Scenario]]
 ) -> OperationReport:
-    """Return the document of `op run`; `scenarios` has the scenario of each summary's row."""
+    """Return the document of `op run`; `scenarios` lists, by summary, each row's scenario."""
     cells = [
         _cell(summary, row, scenario)
         for summary, known in zip(summaries, scenarios, strict=True)

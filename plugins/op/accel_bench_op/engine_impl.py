@@ -1,4 +1,4 @@
-"""Operation of a cell, the engine that calls it, and its metrics and checks."""
+"""A benchmark built by an executor, with its metrics and check, and the engine that calls it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class BuiltOperation:
         """Compare outputs and gradients with float64; return their distance as JSON evidence.
 
         A batch other than the timed one is compared, which reveals cached results. Raises
-        InvalidRunError for a distance above the tolerance, and for a rate above the device's peak.
+        InvalidRunError for a distance above the tolerance, an undecided check, and a rate above the
+        device's peak.
         """
         if self._too_fast:
             raise InvalidRunError([self._too_fast])

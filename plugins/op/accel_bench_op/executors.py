@@ -35,7 +35,7 @@ class Executor:
         return f"executor {self.name} has no kernel for {benchmark.operation or benchmark.name}"
 
     def takes(self, benchmark: Benchmark | type[Benchmark]) -> bool:
-        """Return whether the executor has a kernel for the benchmark, even if not installed."""
+        """Return whether the executor builds such a benchmark, whatever packages are installed."""
         return self.operations is None or benchmark.operation in self.operations
 
     def build(self, benchmark: Benchmark) -> Callable[..., Any]:
@@ -132,7 +132,7 @@ def no_backward(benchmark: Benchmark, compute_type: ComputeType) -> str:
 
 
 def _benchmark_at(kind: type[Benchmark], size: str, settings: Mapping[str, object]) -> Benchmark:
-    """Return a benchmark at a size, built without the dtype if its `__init__` refuses it."""
+    """Return a benchmark at a size; if it cannot be built, try again without the dtype."""
     try:
         return kind.at_size(size, **settings)
     except Exception:

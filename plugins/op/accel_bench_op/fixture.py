@@ -136,9 +136,9 @@ def synchronized_perf_counter(device: DeviceType) -> float:
 
 
 def clock_for(device: DeviceType) -> tuple[str, Callable[[], Any]]:
-    """Return the name and function of the clock for a type of device.
+    """Return the clock for a type of device: its name, and the function that reads it.
 
-    Without timing events, the host's clock waits for the device.
+    A device without timing events is timed by the host's clock, read after waiting for the device.
     """
     if device.on_host:
         return "wall", time.perf_counter
@@ -192,7 +192,7 @@ def _time(benchmark: Any, cell: Cell, checked: bool) -> None:
 
 
 def _compared(check: Check | None) -> dict[str, Any]:
-    """Return what `extra_info` says of a comparison: outcome, distance and tolerance."""
+    """Return a check's entries in pytest-benchmark's `extra_info`: outcome, distance, tolerance."""
     if check is None:
         return {"outcome": "not compared"}
     at: dict[str, Any] = {"compared_at": check.size} if check.size else {}
@@ -206,7 +206,7 @@ def _compared(check: Check | None) -> dict[str, Any]:
 def _pedantic(benchmark: Any, call: TimedCall, device: str, flush: bool) -> None:
     """Time a call in rounds with the fixture `benchmark`.
 
-    On a host, or if each call needs a preparation, a round has one call, else several. With
+    On a CPU, or if each call needs a preparation, a round has one call, otherwise several. With
     `flush`, the device's cache is overwritten before each round.
     """
     kind, _, index = device.partition(":")
@@ -249,7 +249,7 @@ def _warm_up(call: TimedCall, clock: Callable[[], Any]) -> float:
 
 
 def _figures(benchmark: Any, cell: Cell, flush: bool) -> dict[str, Any]:
-    """Return what `extra_info` says of a timed cell: rates, peak memory and settings."""
+    """Return a timed cell's entries in pytest-benchmark's `extra_info`: rates, memory, settings."""
     device = of_torch_type(cell.device.partition(":")[0])
     return {
         "device": cell.device,

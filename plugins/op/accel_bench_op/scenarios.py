@@ -31,7 +31,7 @@ STEPS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class CellChoice:
-    """Selection of benchmarks, executors, sizes and compute types; empty ones mean the default."""
+    """Benchmarks, executors, sizes and compute types to run; an empty choice means the default."""
 
     names: Sequence[str]
     executors: Sequence[str] = ()

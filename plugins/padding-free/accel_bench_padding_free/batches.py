@@ -128,7 +128,7 @@ class FlatBatches:
         return balanced_shares(lengths, self._ranks, self._accumulation)
 
     def _count_step(self, lengths: Sequence[int], shares: Shares) -> None:
-        """Add a step's numbers of steps, samples and tokens on all ranks to the counts.
+        """Add a step, and its samples, tokens and micro-batches on all ranks, to `counts`.
 
         `lengths` are the tokens of the step's samples, and `shares` their distribution.
         """

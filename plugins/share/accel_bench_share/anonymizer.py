@@ -44,9 +44,10 @@ class Anonymizer:
     def of_texts(
         cls, texts: Iterable[str], hosts: Iterable[str], keep: Collection[str] = ()
     ) -> Anonymizer:
-        """Return an anonymizer for this process's user, users with a home in `texts`, and hosts.
+        """Return an anonymizer for `hosts`, this process's user, and users named in `texts`.
 
-        A name in `keep`, such as a key of a JSON schema, stays where it stands as a word.
+        A user is found by a path of a home folder. A name in `keep`, such as a key of a JSON
+        schema, stays where it stands as a word.
         """
         homes = {name for text in texts for name in _HOME.findall(text)}
         here = {socket.gethostname(), *hosts}
@@ -88,7 +89,7 @@ class Anonymizer:
 
 
 def names_within(schema: Mapping[str, Any]) -> set[str]:
-    """Return the keys and fixed words of a JSON schema, without which data do not fit it."""
+    """Return the property names and fixed words of a JSON schema, which valid data must keep."""
     words: set[str] = set()
     below: list[Any] = [schema]
     while below:

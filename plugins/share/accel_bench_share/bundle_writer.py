@@ -223,7 +223,7 @@ def _manifest(
 
 
 def pseudonym(salt: str) -> str:
-    """Return hex digits that stand for this user on this machine, others for each `salt`.
+    """Return 16 hex digits that stand for this user on this machine, and differ for each `salt`.
 
     They cannot be computed from names. The text is empty if there is no cache folder.
     """

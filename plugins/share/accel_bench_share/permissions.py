@@ -94,7 +94,7 @@ def draft_of(bundle: Bundle, overridden: Collection[str]) -> Draft:
 
 
 def _keys(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield pairs: the name of a part of a scenario file, such as a stack, and a key set in it."""
+    """Yield a pair for each key in a scenario: where it is, as `the stack 'a'`, and the key."""
     yield from (("the scenario", key) for key in data)
     for name, stack in data.get("stacks", {}).items():
         yield from ((f"the stack {name!r}", key) for key in stack.get("set", {}))
@@ -122,8 +122,8 @@ def repeats(bundle: Bundle) -> Provenance:
 def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
     """Yield pairs: the dotted key of each text inside a value of a scenario, and the text.
 
-    `key` is the dotted key of the value; it is empty for the whole scenario, of which names,
-    descriptions and tags are left out: they name no path and no host.
+    `key` is the dotted key of the value, and empty for the whole scenario. The scenario's name,
+    description and tags are left out, since they name no path and no host.
     """
     if isinstance(value, str):
         yield key, value
@@ -137,9 +137,9 @@ def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 def _key_of_use(use: Any, key: str) -> str:
-    """Return the dotted key by which `--set` changes a plugin's entry `use` in a stack.
+    """Return the dotted key that `--set` needs to change `use`, a plugin's entry in a stack.
 
-    For a value that is no such entry, it is `key`, the dotted key of the list around it.
+    `key` is the dotted key of the list that has `use`; it is returned if `use` is no such entry.
     """
     named = use.get("use") if isinstance(use, Mapping) else None
     if named is None or not USES.fullmatch(key):
@@ -156,7 +156,10 @@ def _is_elsewhere(key: str, text: str) -> bool:
 
 
 def _is_other_host(text: str, named: bool) -> bool:
-    """Return whether a text is another machine's address; `named`: its key is for addresses."""
+    """Return whether a text is another machine's address.
+
+    `named` is True for a text under a key for addresses: any text there counts as an address.
+    """
     is_url = "://" in text
     looks_so = is_url or is_ip_address(text) or HOST_AND_PORT.fullmatch(text) is not None
     if is_loopback(text) or not (named or looks_so):
@@ -196,10 +199,11 @@ def evaluated(bundle: Bundle) -> Summary:
 
 
 def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) -> str:
-    """Return a text on the first experiment of the runs that the scenario does not define, and why.
+    """Return an error text on the first measured experiment that the scenario does not define.
 
-    The text is the end of a sentence; it is empty if all are defined, and an error message if the
-    scenario is invalid. Compared are stacks, swept values and the settings in the scenario.
+    The text names the experiment and what differs, as the end of a sentence; it is empty if all are
+    defined, and an error message if the scenario is invalid. Compared are stacks, swept values and
+    the settings in the scenario.
     """
     data = {key: copy.deepcopy(value) for key, value in scenario.items() if key not in OWN}
     experiments = {run.experiment.id: run.experiment for run in results}
@@ -218,9 +222,9 @@ def problem_of_scenario(scenario: Mapping[str, Any], results: Sequence[Result]) 
 
 
 def _points_of(file: ResolvedFile, experiment: Experiment) -> dict[str, Point]:
-    """Return by stack the points of a file that have the swept values of an experiment.
+    """Return by stack the resolved scenarios (points) of a file at an experiment's swept values.
 
-    The dictionary is empty if the file has no such point.
+    The dictionary is empty if the file does not have these values.
     """
     if not _is_swept(file.scenario, experiment.sweep):
         return {}
@@ -240,9 +244,10 @@ def _is_swept(file: ScenarioFile, sweep: Mapping[str, Any]) -> bool:
 
 
 def _difference(point: Point | None, experiment: Experiment) -> str:
-    """Return the end of a sentence on how an experiment differs from the scenario's `point`.
+    """Return how an experiment differs from the scenario's `point`, such as `has another KEY`.
 
-    `point` is None if the scenario has no such point. The text is empty if they are equal.
+    `point` is None if the scenario does not define the experiment. The text is empty if both are
+    equal.
     """
     if point is None:
         return "is not in it"
@@ -269,7 +274,7 @@ def _other_keys(written: Mapping[str, Any], found: Any, above: str = "") -> Iter
 
 @contextlib.contextmanager
 def naming_the_bundle(file: str) -> Iterator[None]:
-    """Turn any other exception in the block into a BundleError that names the bundle `file`.
+    """Turn any exception in the block but an AccelBenchError into a BundleError that names `file`.
 
     One broken bundle thus does not keep the others from being read.
     """

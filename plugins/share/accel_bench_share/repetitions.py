@@ -43,7 +43,7 @@ class StackRepetition(NamedTuple):
 
 
 class Repetitions(NamedTuple):
-    """Newest reproduction, on each machine, of the sessions of one command."""
+    """Newest reproductions of the sessions of one command, one from each machine."""
 
     found: Sequence[Repetition]
 

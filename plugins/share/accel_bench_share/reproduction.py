@@ -215,7 +215,7 @@ def _notes(found: Reproduction) -> list[str]:
 
 
 def _ratio(name: str) -> Callable[[StackReproduction], Interval | None]:
-    """Return a function of a row: the row's field `name`, a ratio; None for the baseline's row."""
+    """Return a function that returns a row's ratio `name`, or None for the baseline's row."""
     return lambda row: None if row.is_baseline else getattr(row, name)
 
 

@@ -52,7 +52,7 @@ SAME_PLACE = " by its author"
 
 
 class Verified(NamedTuple):
-    """Verified bundle without its runs, which are read again to compare them."""
+    """Verified bundle without its runs, which are read again when they are compared."""
 
     path: Path
     manifest: Manifest

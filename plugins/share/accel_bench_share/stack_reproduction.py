@@ -212,7 +212,7 @@ def _of_row(results: Sequence[Result], row: ExperimentSummary, stack: str) -> li
 
 
 def _usable(results: Sequence[Result], row: ExperimentSummary, stack: str) -> ExperimentRuns | None:
-    """Return the runs of a stack at the sweep point of `row`; None if there are no usable ones."""
+    """Return a stack's runs at the sweep point of `row`; None if no run of it is usable."""
     own = _of_row(results, row, stack)
     if not own:
         return None

@@ -210,7 +210,7 @@ def _run(result: Result, folder: Path, labels: Mapping[str, Any], whole: bool) -
 
 
 def _origin(result: Result) -> dict[str, Any]:
-    """Return the origin of an imported run or of a repeated bundle; empty for other runs."""
+    """Return `{"provenance": ...}` for an imported run or a repeated bundle; else an empty dict."""
     if result.provenance == Provenance():
         return {}
     return {"provenance": result.provenance.model_dump(mode="json", exclude_defaults=True)}

@@ -31,7 +31,7 @@ class MPS(DeviceType):
         """Do nothing, since there is only one GPU."""
 
     def is_started(self) -> bool:
-        """Return whether torch has tensors on the GPU, which stands for a device in use."""
+        """Return whether torch has tensors on the GPU; only then does the GPU count as started."""
         if sys.platform != "darwin":
             return False
         import torch

@@ -62,7 +62,7 @@ class WeightedModule:
 
 
 def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[WeightedModule]:
-    """Yield the modules with weights inside a module at `path`. May raise UnknownPartError."""
+    """Yield the modules with weights below `module` at `path`. May raise UnknownPartError."""
     for name, listed in module.named_children():
         place, child = f"{path}.{name}" if path else name, _in_use(listed)
         matrices = matrices_of(child, place, facts)
@@ -75,7 +75,7 @@ def parts_of(module: nn.Module, path: str, facts: ModelFacts) -> Iterator[Weight
 
 
 def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightMatrix] | None:
-    """Return the weight matrices of a module at `path` by itself; None if it has no weights."""
+    """Return one module's weight matrices, without its children's; None if it has no weights."""
     if hasattr(module, "base_layer"):
         return _adapted(module, path, facts)
     if _sizes(module) is not None:
@@ -100,7 +100,7 @@ def matrices_of(module: nn.Module, path: str, facts: ModelFacts) -> list[WeightM
 
 
 def _in_use(module: nn.Module) -> nn.Module:
-    """Return the trained one of a module's two copies in PEFT, else the module itself."""
+    """Return PEFT's trained copy of a module, if there is one, else the module itself."""
     copies = getattr(module, "modules_to_save", None)
     if isinstance(copies, nn.ModuleDict) and hasattr(module, "original_module") and len(copies):
         return next(iter(copies.values()))

@@ -52,9 +52,9 @@ UNCOUNTED = frozenset(
 
 
 def observe_workload(run: Run, batch: Batch) -> Workload:
-    """Return the FLOPs of one micro-batch per input element, which `Batch.tokens` counts.
+    """Return the matrix products of one forward pass on `batch`, counted per input element.
 
-    Runs one forward pass with the task's loss, uncompiled, and restores random numbers and buffers.
+    The pass computes the task's loss, uncompiled, and leaves random numbers and buffers unchanged.
     Raises UnknownPartError if a matrix product belongs to no known part of the model.
     """
     if run.data_parallel != run.world_size:
@@ -178,7 +178,7 @@ class Products(TorchFunctionMode):
                     raise UnknownPartError(f"{path} ({kind}) holds {name}")
 
     def merged(self, recomputed: bool | None) -> Iterator[Matmul]:
-        """Yield each different matrix product once; `share` is its number per input element.
+        """Yield each different matrix product once; its field `share` counts it per input element.
 
         `recomputed` is stored in each product: whether the backward pass computes it again.
         """
@@ -239,7 +239,7 @@ class Products(TorchFunctionMode):
         operands: Sequence[Any],
         hidden: float = 0.0,
     ) -> None:
-        """Add a product of `count` rows with a matrix of `sizes`; `hidden` is a masked fraction."""
+        """Add a product of `count` rows with a matrix; a mask hides the fraction `hidden` of it."""
         *inputs, weight = operands
         known = any(isinstance(operand, nn.Parameter) for operand in operands)
         matmul = Matmul(
@@ -265,7 +265,7 @@ def _see_nothing(module: nn.Module, inputs: Any) -> None:
 
 
 def _needs_gradient(tensor: Any) -> bool:
-    """Return whether an operand needs a gradient; None stands for packed weights without one."""
+    """Return whether an operand needs a gradient; packed weights, passed as None, need none."""
     return tensor is not None and bool(tensor.requires_grad) and torch.is_grad_enabled()
 
 

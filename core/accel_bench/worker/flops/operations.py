@@ -38,5 +38,5 @@ def flops_of(packet: Any, args: Any, kwargs: Any, out: Any) -> int:
 
 
 def _attention_flops(query: torch.Tensor, value: torch.Tensor, products: int) -> int:
-    """Return the FLOPs of causal attention: half of those of its `products` matrix products."""
+    """Return the FLOPs of causal attention, half of those of `products` full matrix products."""
     return products * prod(query.shape) * value.shape[-2]

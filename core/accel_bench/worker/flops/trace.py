@@ -194,7 +194,7 @@ class _Reader:
         return int(_stops_early(parts, self._recomputes_last))
 
     def _add(self, matrix: WeightMatrix, gradient: bool, part: WeightedModule) -> None:
-        """Add the product of a matrix of `part`; `gradient`: whether a module before it trains."""
+        """Add the product of a matrix of `part`; `gradient` is True if an earlier module trains."""
         inner = any(other.trains for other in part.matrices if other.name in matrix.after)
         fields = {
             "name": NUMBER.sub("", matrix.name),
@@ -210,7 +210,7 @@ class _Reader:
         needs: dict[str, bool],
         recomputed: bool | None,
     ) -> Attention:
-        """Return a layer's attention; `needs` has by module whether its output needs a gradient."""
+        """Return a layer's attention; `needs` has whether a module's output needs a gradient."""
         modules = {_leaf(part.path): part for _, part in parts if part.matrices}
         heads = getattr(self._config, "num_attention_heads", None)
         output = next((modules[name] for name in OUTPUTS if name in modules), None)
@@ -256,7 +256,8 @@ def _leaf(path: str) -> str:
 def _follows_training(
     place: float, parts: Sequence[tuple[float, WeightedModule]], parallel: bool
 ) -> bool:
-    """Return whether a trained module feeds stage `place`; attention feeds no MLP if `parallel`."""
+    """Return whether a trained module's output feeds the modules with index `place` in STAGES. In a
+    `parallel` layer attention does not feed the MLP."""
     beside = parallel and place >= MLP_STAGE
     return any(
         part.trains and not (beside and 0 < other < MLP_STAGE)
@@ -308,7 +309,7 @@ def _window(config: Any, number: int) -> int | None:
 
 
 def is_recomputed(layer: nn.Module) -> bool:
-    """Return whether a layer recomputes some activations, as transformers' switch tells it to."""
+    """Return whether a layer recomputes activations, by an attribute that transformers sets."""
     return bool(getattr(layer, "gradient_checkpointing", False)) and layer.training
 
 
@@ -343,7 +344,8 @@ def last_matmul(model: nn.Module) -> nn.Module | None:
 
 
 def _is_whole(layer: nn.Module) -> bool:
-    """Return whether compiled code includes a layer's checkpointing: before transformers 5.23."""
+    """Return whether a layer is compiled together with its checkpointing, as it is by transformers
+    before 5.23."""
     compiled = getattr(layer, "_compiled_call_impl", None) is not None
     return compiled and type(layer).__call__ is not nn.Module.__call__
 
@@ -351,9 +353,9 @@ def _is_whole(layer: nn.Module) -> bool:
 def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bool:
     """Return whether activation checkpointing does not recompute a layer's last matrix product.
 
-    `recomputes` is the observed answer, or None. Without it: checkpointing stops as soon as all
-    saved tensors exist again, and a linear saves its input before it starts. So the last product is
-    recomputed only if its output is saved, as by dropout, a norm, or the weighting of experts.
+    `recomputes` says whether this product was seen to be recomputed. If it is None, torch's rules
+    decide: checkpointing stops as soon as all saved tensors exist again, and a linear saves its
+    input before it starts. So the product is recomputed only if its output is saved, as by dropout.
     """
     last = parts[-1]
     if recomputes is not None and len(last.matrices) == 1:
@@ -367,7 +369,7 @@ def _stops_early(parts: Sequence[WeightedModule], recomputes: bool | None) -> bo
 
 
 def _merge(kinds: Sequence[Any]) -> Iterator[Any]:
-    """Yield each different product or attention once, in the first one's place, with its count."""
+    """Yield each different product or attention once, in order of appearance, with its count."""
     counts: Counter[Any] = Counter()
     for kind in kinds:
         counts[kind.model_copy(update={"count": 1})] += kind.count

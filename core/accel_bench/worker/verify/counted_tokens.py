@@ -113,11 +113,11 @@ class CountedTokens(Watch):
     def _against_tensors(
         self, batches: Sequence[Batch], holder: str, kinds: Sequence[str]
     ) -> Iterator[str]:
-        """Yield a text for each token count of a step outside the task's bounds for the batches.
+        """Yield a text for each token count of a step that its batches' tensors do not allow.
 
-        `kinds` names the counts to compare, such as `supervised`. In a text `holder` stands before
-        the bound, as in `its batches hold 8`. The two bounds differ if the first label of a row may
-        count or not; a later step must be at the same bound as the first step.
+        `kinds` names the counts, such as `supervised`. In a text `holder` stands before the allowed
+        count, as in `its batches hold 8`. Two counts are allowed if a row's first label may count
+        or not; a later step must have the same of the two as the first step.
         """
         held = [self._task.held(batch) for batch in batches] if self._task else []
         if not held or None in held:

@@ -83,10 +83,8 @@ def read_dropout(model: torch.nn.Module) -> dict[str, int]:
 def changes(
     before: TrainingState, after: TrainingState, first: Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """Return the changes between two states as texts: reasons for `degraded`, and for `invalid`.
-
-    `first` has the names of the tensors that trained in the first step.
-    """
+    """Return two lists of texts on the changes between two states: why the run is `degraded`, and
+    why it is `invalid`. `first` has the names of the tensors that trained in the first step."""
     invalid = [*_different(before.training, after.training)]
     if before.training["model.training"] == after.training["model.training"]:
         if modules := after.evaluating - before.evaluating:

@@ -45,10 +45,9 @@ def read_effective(
     environment: Mapping[str, str] | None = None,
     synchronizations: int | None = None,
 ) -> EffectiveConfiguration:
-    """Return the effective configuration: dtypes, kernels, strategy, compiler, threads and so on.
-
-    `probe` has watched the first step; `environment` has the variables at the process's start.
-    """
+    """Return the effective configuration: dtypes, kernels, strategy, compiler and so on. `probe`
+    has watched the first step; `environment` has the variables at the process's start;
+    `synchronizations` is the device's number of synchronizations in a step."""
     model = run.unwrapped_model
     config = getattr(model, "config", None)
     effective = EffectiveConfiguration(
@@ -130,10 +129,9 @@ def environment_changes(before: Mapping[str, str]) -> dict[str, tuple[str | None
 def differences(
     run: Run, effective: EffectiveConfiguration, strategy: str | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return differences from the scenario as texts: reasons for `degraded`, and for `invalid`.
-
-    `strategy` is the strategy that a plugin for parallel training declares, or None.
-    """
+    """Return two lists of texts on how `effective` differs from the scenario: why the run is
+    `degraded`, and why it is `invalid`. A plugin for parallel training declares `strategy`, or none
+    does."""
     invalid = [*_wrong_ranks(run, effective, strategy)]
     if torch.device(str(effective.device)).type != run.device.type:
         invalid.append(f"the model is on {effective.device}, the scenario says {run.device}")
@@ -163,7 +161,7 @@ def record_effective(
 def _wrong_ranks(
     run: Run, effective: EffectiveConfiguration, strategy: str | None
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: ranks that do not train together as the scenario says."""
+    """Yield reasons why the run is `invalid`: ranks do not train together as the scenario says."""
     if effective.world_size != run.world_size:
         yield f"{effective.world_size} processes train, the scenario says {run.world_size}"
     backend = run.scenario.resources.backend
@@ -186,7 +184,7 @@ def _wrong_ranks(
 
 
 def _other_work(run: Run, effective: EffectiveConfiguration) -> Iterator[str]:
-    """Yield a text for each difference of model, precision or threads from the scenario."""
+    """Yield a text for each property of model, precision or threads that is not the scenario's."""
     scenario = run.scenario
     if effective.attention not in (None, scenario.model.attention):
         yield f"attention is {effective.attention}, the scenario says {scenario.model.attention}"

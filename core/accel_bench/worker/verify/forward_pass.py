@@ -108,10 +108,9 @@ class ForwardPass:
     def changes(
         self, later: ForwardPass, dropout: Mapping[str, int]
     ) -> tuple[list[str], list[str]]:
-        """Return how a later forward pass differs: reasons for `degraded`, and for `invalid`.
-
-        `dropout` has the number of modules by dropout probability in the later pass.
-        """
+        """Return two lists of texts on how a `later` forward pass differs: why the run is
+        `degraded`, and why it is `invalid`. `dropout` has, for the later pass, the number of
+        modules by dropout probability."""
         invalid = [*_other_dtypes(self.products, later.products), *self._fewer_drops(later)]
         if dropout and self.drew and later.drew is False and not invalid:
             invalid.append(
@@ -155,7 +154,7 @@ class ForwardPass:
 
 
 def _other_dtypes(first: Mapping[int, Product], later: Mapping[int, Product]) -> Iterator[str]:
-    """Yield a text for each pair of a dtype in the first pass and another in the later pass."""
+    """Yield a text for each change of linear layers' dtypes from the first to the later pass."""
     pairs = Counter(
         (first[layer].dtype, product.dtype) for layer, product in later.items() if layer in first
     )

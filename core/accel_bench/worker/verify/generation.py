@@ -40,11 +40,9 @@ class GenerationCheck(Watch):
         return at_first_lap(lap, self._check_tokens)
 
     def before_window(self, strategy: str | None, synchronizations: int | None) -> None:
-        """Record the effective configuration, before the first window opens.
-
-        A plugin for parallel training declares `strategy`; `synchronizations` counts those of the
-        device in a step. Raises InvalidRunError if the configuration contradicts the scenario.
-        """
+        """Record the effective configuration, before the first window opens. A plugin for parallel
+        training declares `strategy`; `synchronizations` is the number of device synchronizations in
+        a step. Raises InvalidRunError if the configuration contradicts the scenario."""
         run, record = self._run, self._record
         record.workload_reason = run.workload_reason = NO_FLOPS
         effective = read_effective(run, None, record.environment, synchronizations)
@@ -61,7 +59,7 @@ class GenerationCheck(Watch):
         """Do nothing: the steps after the measured window are not checked."""
 
     def after_window(self, window: Window) -> list[str]:
-        """Return a reason for `invalid` if the model is in training mode after the window."""
+        """Return a reason why the run is `invalid`, if the model is in training mode; else none."""
         return ["the model is in training mode"] if self._run.model.training else []
 
     def read_steps(self, steps: int) -> None:

@@ -112,7 +112,7 @@ class OptimizerStepCounter:
         return 0 if still and self._always_changed and self._warmup_steps else None
 
     def most_show(self, start: Reading, end: Reading) -> int:
-        """Return the median over tensors of the steps between two readings; 0 if unknown."""
+        """Return the median over tensors of their numbers of updates between two readings, or 0."""
         return median_low(self._steps_of(start.versions, end.versions) or [0])
 
     def _steps_of(self, start: Sequence[int], end: Sequence[int]) -> list[int]:
@@ -156,11 +156,10 @@ def read_progress(
 def progress_reasons(
     scenario: Scenario, progress: OptimizerProgress
 ) -> tuple[list[str], list[str]]:
-    """Return reasons for `degraded` and for `invalid`: steps or rates other than the scenario's.
-
-    An optimizer with its own learning rate is `degraded` too, as readers of the row must know that
-    it did not train with the scenario's.
-    """
+    """Return two lists of texts on steps, learning rates and weight decays other than the
+    scenario's: why the run is `degraded`, and why it is `invalid`. An optimizer with its own
+    learning rate is `degraded`, as readers of the row must know that it did not train with the
+    scenario's."""
     degraded: list[str] = []
     witnesses = (progress.counted_steps, progress.observed_steps)
     counted = max((steps for steps in witnesses if steps is not None), default=None)
@@ -185,11 +184,9 @@ def progress_reasons(
 def window_reasons(
     scenario: Scenario, counter: OptimizerStepCounter, readings: Sequence[Reading]
 ) -> Iterator[str]:
-    """Yield reasons for `invalid`: too few optimizer steps in the final window, or too many before.
-
-    `readings` are from the first step's end, the warm-up's end, and the opening and the end of each
-    window; the last one is from the final window's end.
-    """
+    """Yield reasons why the run is `invalid`: too few optimizer steps in the final window, or too
+    many before it. `readings` are from the first step's end, the warm-up's end, and the opening and
+    the end of each window; the last one is from the final window's end."""
     first, warm, *_, opened, last = readings
     asked, own = last.steps - opened.steps, last.counted - opened.counted
     seen = counter.steps_between(opened, last)

@@ -115,7 +115,8 @@ class UpdateSketch:
         return sketch(name, weights), self._kept.subtract(name, weights) if self._kept else None
 
     def _finish_file(self, *, complete: bool) -> tuple[int, str]:
-        """Close or remove the file; return its size in bytes, and the reason for a removal."""
+        """Close the file, or remove it unless it is `complete`; return its size in bytes, and the
+        reason if it was removed."""
         self._finished = True
         if self._kept is None:
             return 0, ""
@@ -130,7 +131,8 @@ class UpdateFileWriter:
     """Writer of a file of a run's weights, then of their change; an error removes the file."""
 
     def __init__(self, path: Path, elements: Mapping[str, int], most: int) -> None:
-        """Open the file for tensors; `elements` has their sizes. It may take `most` bytes."""
+        """Open a file of at most `most` bytes for tensors; `elements` has the number of elements of
+        each tensor by name."""
         self.bytes = 0
         self.reason = ""
         self._path = path

@@ -34,7 +34,7 @@ from accel_bench.worker.verify.update import UpdateSketch
 
 
 class LaterStep(Watch, StepStage):
-    """Stage of one step after the measured window that repeats checks of the first step."""
+    """One extra step after the measured window that repeats checks of the first step."""
 
     phase = "check"
 
@@ -50,7 +50,7 @@ class LaterStep(Watch, StepStage):
         self._dropout: dict[str, int] = {}
 
     def start(self) -> bool:
-        """Register the hooks on the model again; return True: one step is needed."""
+        """Register the hooks on the model again; return True, since one step is needed."""
         self._dropout = read_dropout(self._run.unwrapped_model)
         self._handles = self._forward.watch()
         self._tokens.watch()
@@ -67,7 +67,7 @@ class LaterStep(Watch, StepStage):
         return False
 
     def remove(self) -> None:
-        """Remove all hooks of this stage."""
+        """Remove all hooks of these checks."""
         self._tokens.remove()
         super().remove()
 
@@ -121,7 +121,7 @@ class Verification:
         self._readings.append(self._counter.read(steps, self._optimizers()))
 
     def after_window(self, window: Window) -> list[str]:
-        """Record optimizer steps and changed state of the window; return reasons for `invalid`."""
+        """Record optimizer steps and changes of state; return reasons why the run is `invalid`."""
         steps = window.samples[-1].step + 1
         self.read_steps(steps)
         progress = read_progress(self._optimizers(), steps, self._counter)
@@ -151,12 +151,13 @@ class Verification:
             raise InvalidRunError(invalid)
 
     def sketch_update(self, steps: int) -> None:
-        """Record the weights' change after the first window, before which runs take equal steps."""
+        """Record the weights' change at the end of the first window, up to which all runs take
+        equally many steps."""
         if self._record.update is None:
             self._record.update = self._update.finish(steps)
 
     def remove(self) -> None:
-        """Remove all hooks; record the first step's gradient flow, even if that ended the run."""
+        """Remove all hooks; record the first step's gradients, even if they made the run fail."""
         self.later.remove()
         self._update.close()
         self._probe.remove()

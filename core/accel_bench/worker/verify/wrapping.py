@@ -76,7 +76,8 @@ def zero_stage(engine: Any) -> int:
 
 
 def read_sharding(model: torch.nn.Module) -> dict[str, Any]:
-    """Return fields: elements by placement, held elements, sharing ranks; empty if unsharded."""
+    """Return fields of the effective configuration: the numbers of elements by placement, of
+    elements on this rank, and of ranks that share the parameters; empty if nothing is sharded."""
     parameters = list(model.parameters())
     sharded = [parameter for parameter in parameters if is_sharded(parameter)]
     kept = list(filter(None, map(kept_elsewhere, parameters)))
@@ -129,7 +130,7 @@ def _outermost(run: Run) -> torch.nn.Module:
 
 
 def _other(run: Run) -> str:
-    """Return the strategy without a known wrapper: `DTensor`, the name of a class, or `none`."""
+    """Return the strategy if no wrapper is known: `DTensor`, the wrapper's class, or `none`."""
     if any(map(is_sharded, run.model.parameters())):
         return "DTensor"
     return "none" if run.model is run.unwrapped_model else type(run.model).__name__

@@ -18,7 +18,7 @@ NO_FLOAT32 = "its kernel has no float32 on a GPU; set the dtype to bfloat16"
 
 
 class _Attention(PartBenchmark):
-    """Causal attention of queries, keys and values of shape (batch, heads, tokens, head)."""
+    """Causal attention of tensors of shape (batch, heads, tokens, width of a head)."""
 
     operation = "attention"
     sizes = MIXED_SIZES
@@ -97,7 +97,7 @@ class VarlenAttention(_Attention):
         return [self.shape.length // part for part in PARTS_OF_A_ROW] * self.shape.batch
 
     def make_batch(self) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return queries, keys and values (tokens, heads, head), and sequences' start indices."""
+        """Return queries, keys, values (tokens, heads, width of a head), and sequences' starts."""
         import torch
 
         tokens, head = sum(self.lengths), self.shape.head

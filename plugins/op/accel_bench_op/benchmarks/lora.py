@@ -30,7 +30,7 @@ class LoraLinear(PartBenchmark):
     """Rank of the adapter."""
 
     def unavailable(self) -> str:
-        """Return a sentence with the install command if the library is missing; empty otherwise."""
+        """Return how to install the base layer's library, in a sentence; empty if installed."""
         library, extra = self.needs
         if not library or find_spec(library):
             return ""

@@ -32,7 +32,7 @@ class TransformersBenchmark(PartBenchmark):
         return impl.transformers_parts.in_float64(fn)
 
     def reference_with_choices(self, fn: Any) -> Callable[..., Any] | None:
-        """Return a float64 copy of `fn` with the experts that `fn` chooses; None without any."""
+        """Return a float64 copy of `fn` with `fn`'s choice of experts; None without routers."""
         return impl.transformers_parts.in_float64_with_experts_of(fn)
 
 

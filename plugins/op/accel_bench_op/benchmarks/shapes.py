@@ -33,7 +33,7 @@ def _size(*keys: str, default: Callable[[Shape], int] | None = None) -> cached_p
 
 @dataclass(frozen=True)
 class Shape:
-    """Dimensions of a catalog model, possibly changed, and of a batch, under common names."""
+    """Dimensions of a catalog model and a batch, with the same names for all architectures."""
 
     card: str
     """Name of the model in the catalog."""

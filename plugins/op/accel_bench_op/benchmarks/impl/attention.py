@@ -13,7 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Return torch's causal attention of tensors of shape (batch, heads, tokens, head)."""
+    """Return causal attention of tensors of shape (batch, heads, tokens, width of a head)."""
     grouped = query.shape[-3] != key.shape[-3]
     return scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
 

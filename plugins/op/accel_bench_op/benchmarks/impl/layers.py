@@ -24,7 +24,7 @@ LEARNING_RATE = 1e-2
 
 
 def at_least_float32(given: torch.dtype) -> torch.dtype:
-    """Return float64 for float64, else float32; Thunder lacks torch's own function for this."""
+    """Return float64 for float64, else float32, to compute in; Thunder lacks torch's function."""
     return torch.float64 if given == torch.float64 else torch.float32
 
 

@@ -109,7 +109,7 @@ def _int8(inputs: int, outputs: int) -> nn.Module:
 
 
 def _gptq(inputs: int, outputs: int) -> nn.Module:
-    """Return GPTQModel's torch layer with random 4-bit weights of about the usual size."""
+    """Return GPTQModel's torch layer with random 4-bit weights of about the usual magnitude."""
     from gptqmodel.nn_modules.qlinear.torch import TorchLinear
     from gptqmodel.quantization import FORMAT
 

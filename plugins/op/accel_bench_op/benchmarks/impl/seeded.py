@@ -23,7 +23,7 @@ SPREAD = 0.02
 
 
 def batch_seed(seed: int) -> int:
-    """Return the seed of tensor number `seed` in a batch, which depends on `torch.manual_seed`."""
+    """Return the seed for tensor number `seed` of a batch, which also depends on torch's seed."""
     return (seed + OF_BATCHES * torch.initial_seed()) % 2**62
 
 
