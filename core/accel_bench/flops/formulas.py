@@ -14,7 +14,7 @@ from accel_bench.flops.workload import Attention, Matmul, Workload
 
 
 class ByConvention(Frozen):
-    """FLOPs, or a figure made of FLOPs, without and with the scores that a causal mask hides."""
+    """FLOPs or FLOP/s, once without and once with the attention scores that a causal mask hides."""
 
     causal: float
     """Number for unmasked scores only, half of all: the primary number."""
@@ -99,9 +99,9 @@ def attention_flops(attention: Attention, length: float) -> float:
 
 
 def visible(attention: Attention, length: float) -> float:
-    """Return the mean number of tokens that a token attends to without a causal mask. The mask
-    halves it. `length` is the sequence's number of tokens. A window of w tokens is a band of w on
-    both sides of the diagonal, which gives 2 w - w x w / length."""
+    """Return the mean number of tokens that a token attends to if there is no causal mask; a mask
+    halves this number. `length` is the sequence's number of tokens. With a window of w tokens, a
+    token attends to w tokens on each side, on average to 2 w - w x w / length."""
     window = attention.window
     if window is None or window >= length:
         return length

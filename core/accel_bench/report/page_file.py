@@ -28,8 +28,8 @@ BEGINNING_BYTES = 4096
 
 def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
     """Return the Jinja environment of a folder's templates, which escapes all inserted text.
-    `shown` is applied to a text first, since foreign names may have control or invisible
-    characters."""
+    Before that, `shown` replaces a text by one without the control or invisible characters that
+    foreign names may have."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     return Environment(
@@ -44,7 +44,7 @@ def html_environment(folder: Path, shown: Callable[[str], str]) -> Environment:
 
 
 def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
-    """Return a template's texts `style`, `script` and their hashes `style_hash`, `script_hash`."""
+    """Return the files' texts (`style`, `script`) and hashes (`style_hash`, `script_hash`)."""
     from markupsafe import Markup
 
     files = {"style": style.read_text("utf8"), "script": script.read_text("utf8")}
@@ -53,7 +53,6 @@ def inline_files(style: Path, script: Path) -> dict[str, Markup | str]:
 
 
 def _policy_source(text: str) -> str:
-    """Return the hash of an inline text in a content security policy, `sha256-` and base64."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

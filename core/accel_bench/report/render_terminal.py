@@ -164,7 +164,7 @@ class _Cells:
         self._widest: dict[int | bool, int] = {}
 
     def line(self, parts: tuple[str, ...], layout: TableLayout) -> list[str]:
-        """Return the lines of the cell made of `parts` in a layout, before a text is wrapped."""
+        """Return a cell's lines in a layout; `parts` are its texts. Long prose is wrapped later."""
         if self.column.kind == "name":
             return wrapped(" ".join(parts), layout.names)
         if self.column.kind not in layout.stacked:
@@ -190,7 +190,8 @@ class _Cells:
         return max(cells, *map(_width, self.heads(layout, cells)))
 
     def least(self, widest: int, text: int) -> int:
-        """Return the column's least width: `widest`, or for wrapped text `text` or a long word."""
+        """Return the width to which the column can shrink: prose to `text` or its longest word, and
+        any other column not below `widest`, its width without wrapping."""
         if self.column.kind != "text" or widest <= text:
             return widest
         words = {word for parts in self.rows for part in parts for word in part.split(" ")}
@@ -269,7 +270,7 @@ def _fitted(cells: Sequence[_Cells], width: int) -> _Drawing:
 
 
 def _narrowed(widest: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return widths whose sum fits `room`: the widest columns shrink from `widest` to `least`."""
+    """Return column widths whose sum fits `room`: the widest shrink first, none below `least`."""
     widths = [min(wide, max(room, own)) for wide, own in zip(widest, least, strict=True)]
     while sum(widths) > room:
         wider = [place for place, own in enumerate(least) if widths[place] > own]

@@ -1,4 +1,4 @@
-"""Model of all output: tables with columns, in sections, in a report."""
+"""Classes for all output: a report has sections, these have tables, and tables have columns."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def keyed(keys: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def entry(key: str, title: str = "", **fields: Any) -> Column:
-    """Return a column of mappings' values under `key`, null if missing; `Column` gets `fields`."""
+    """Return a column that shows `row[key]`, null if missing; `fields` are fields of `Column`."""
     return Column(key, methodcaller("get", key), title, **fields)
 
 
@@ -221,7 +221,7 @@ def read_at(find: Callable[[Any], Any], *columns: Column) -> tuple[Column, ...]:
 
 
 def reader(path: str) -> Callable[[Any], Any]:
-    """Return a function that reads the attribute at a dotted path; null if one on it is null."""
+    """Return a function that follows a dotted path of attributes, and stops at the first None."""
     names = path.strip(".").split(".")
 
     def read(value: Any) -> Any:

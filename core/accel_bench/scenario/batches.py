@@ -76,9 +76,9 @@ def _divided(total: int, parts: int, what: str) -> int:
 
 
 def fewer_groups(work: Mapping[str, Any]) -> int | None:
-    """Return the largest number of groups of devices that a stated batch allows, if less than the
-    number of devices. It is None if each device can be a group, if `work` states the number, or if
-    no number fits. `work` is a scenario as written."""
+    """Return the largest number of groups of devices among which a batch can be divided, if that is
+    less than the number of devices. `work`, a scenario as written, states the batch. The result is
+    None if each device can be a group, if `work` states the number of groups, or if none fits."""
     resources, given = work.get("resources") or {}, _given(work.get("train"))
     devices = count_devices(resources)
     if devices is None or not given or resources.get("data_parallel") is not None:

@@ -68,8 +68,8 @@ class Layer:
             del self.places[known]
 
     def give_way(self, swept: Mapping[str, str], is_set: Mapping[str, str]) -> None:
-        """Remove values of keys that a layer above sweeps, and sweeps of keys that it sets. Both
-        arguments map dotted keys to their locations in that layer."""
+        """Remove values of the keys in `swept`, and sweeps of the keys in `is_set`. Those are the
+        dotted keys that an overriding layer sweeps or sets, each with its location there."""
         for key, place in swept.items():
             location = tuple(key.split("."))
             if look_up(self.data, key)[1] is not None:
@@ -273,7 +273,7 @@ def check_depth(key: str) -> None:
 
 
 def is_value(key: str) -> bool:
-    """Return whether null is a value of a key and removes no key: `use: null` names a plugin."""
+    """Return whether a null sets this key (`use: null` names a plugin) instead of removing it."""
     return key == "use"
 
 
@@ -297,8 +297,8 @@ def look_up(data: Any, key: str) -> tuple[bool, Any]:
 
 
 def set_path(data: dict[str, Any], parts: Sequence[str], value: Any) -> None:
-    """Set the value at the path `parts` in nested mappings. The name of a slot's plugin on the path
-    becomes a mapping. Raises ScenarioError if the path leads through another value."""
+    """Set the value at the path `parts` in nested mappings. A slot on the path that is only a name
+    becomes `{use: name}`. Raises ScenarioError if the path leads through another value."""
     key = ".".join(parts)
     *parents, last = parts
     if not last or not all(parents):

@@ -142,8 +142,7 @@ def at(sweep: dict[str, Any]) -> str:
 
 
 def applies(rule: Exclusion, facts: dict[str, Any]) -> bool:
-    """Return whether an exclusion applies: each of its keys has the excluded value, or one of
-    several. `facts` holds a point's values by dotted key."""
+    """Return whether `facts`, values by dotted key, has excluded values for all keys of `rule`."""
     return all(
         facts.get(key) in (value if isinstance(value, list) else [value])
         for key, value in rule.when.items()
@@ -180,7 +179,7 @@ def automatic_tag(sweep: Mapping[str, JsonValue]) -> str:
 
 
 def _joined(sweep: Mapping[str, JsonValue]) -> str:
-    """Return one text of all keys and values, sorted; a key's last word stands for it if unique."""
+    """Return sorted keys and values as text; a key is cut to its last word if that is unique."""
     names = {key: key.rpartition(".")[2] for key in sweep}
     last = Counter(names.values())
     return "-".join(

@@ -1,5 +1,4 @@
-"""Agent: a process that starts ranks on its machine and relays their output to the session's
-parent.
+"""Agent: a process that starts ranks on its machine and relays their output to the parent.
 
 An agent imports no torch, ends with its connection, and leaves no files behind.
 """
@@ -159,8 +158,8 @@ def set_interface(environment: dict[str, str], address: str) -> None:
 
 
 def serve(channel: Channel) -> int:
-    """Start and relay ranks until the parent ends the agent; return the exit code that the parent
-    sends.
+    """Start ranks and relay their output until the parent ends the agent; return the exit code
+    that the parent sends.
 
     Raises OSError if the connection is lost.
     """
@@ -255,8 +254,9 @@ def contract() -> str:
 
 
 def ranks_of(placement: Placement | None, devices: int = 1) -> dict[str, Any]:
-    """Return the ranks of this process in the form that an agent announces: `ranks` as pairs of
-    rank and local rank, `size`, `node_key` and `launcher`.
+    """Return what an agent announces of its ranks: `ranks`, pairs of rank and local rank; `size`,
+    the number of all agents' ranks; `node_key`, the launcher's index of the node or None; and
+    `launcher`, the launcher's name.
 
     Without a launcher's `placement` there is rank 0 alone. `devices` is the number of ranks if the
     launcher starts one process per node.

@@ -1,5 +1,4 @@
-"""Agents of a session, processes on its nodes by which the parent process starts each run's
-ranks."""
+"""Agents of a session: processes on its nodes, by which the parent starts each run's ranks."""
 
 from __future__ import annotations
 
@@ -55,9 +54,9 @@ RENDEZVOUS = "ACCEL_BENCH_RENDEZVOUS"
 
 @dataclass
 class Ended:
-    """`Allocation` of a session for whose ranks this process starts no agents.
+    """`Allocation` without agents, for a dry run or if other processes run the session.
 
-    Unless `exit_code` is None, the command ends with it: other processes have done the work.
+    The command ends with `exit_code`, or goes on without ranks if that is None.
     """
 
     exit_code: int | None
@@ -134,7 +133,10 @@ class Agents:
             raise ConnectionError(f"{missing[0].lost}, and no other has come: {error}") from error
 
     def check(self) -> None:
-        """Raise AccelBenchError if missing agents cannot connect any more; only subclasses tell."""
+        """Raise AccelBenchError if missing agents cannot connect any more.
+
+        This base class cannot know that, and never raises.
+        """
 
     def launch(self, job: Job) -> list[RankProcess]:
         """Start the ranks of a job on the session's first nodes; return their handles by rank.

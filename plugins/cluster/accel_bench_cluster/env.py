@@ -85,8 +85,7 @@ class Env(AgentLauncher[EnvOptions]):
 
 
 def job_port() -> int:
-    """Return a port number derived from the job's ids, which is the same in all processes of the
-    job."""
+    """Return a port number derived from the job's ids, the same in all processes of the job."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "SKYPILOT_TASK_ID", "DSTACK_RUN_ID")
     text = " ".join(os.environ.get(name, "") for name in names)
     return 20_000 + zlib.crc32(text.encode()) % 10_000

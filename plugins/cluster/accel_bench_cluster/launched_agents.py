@@ -1,5 +1,4 @@
-"""Agents that a launcher's program, such as srun or torchrun, starts for a session's parent
-process."""
+"""Agents that a launcher's program, such as srun or torchrun, starts for a session."""
 
 from __future__ import annotations
 
@@ -227,8 +226,8 @@ def listening_address(endpoint: tuple[str, int] | None) -> tuple[str, int]:
     """Return the host and port to listen at: all interfaces for several nodes, or the loopback for
     one node.
 
-    `endpoint` is the host and port of the rendezvous, or None for one node. This machine may
-    resolve its own name to an address that others cannot reach, such as 127.0.1.1.
+    `endpoint` is the host and port of the rendezvous, or None for one node. Its host is not used to
+    listen, since this machine may resolve it to an address that others cannot reach (127.0.1.1).
     """
     if endpoint is None:
         return "127.0.0.1", 0

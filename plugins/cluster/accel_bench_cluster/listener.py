@@ -93,7 +93,7 @@ def _hello(channel: Channel) -> dict[str, Any]:
 
 
 def node_of(description: dict[str, Any], rank: int, port: int | None = None) -> Node:
-    """Return the result document's entry for the node of a rank.
+    """Return what a result document stores of the node on which a rank runs.
 
     `description` is as `describe_node` returns it, `port` the port of the rendezvous on rank 0's
     node. Raises ValueError for an invalid description.

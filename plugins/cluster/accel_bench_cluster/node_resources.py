@@ -18,7 +18,7 @@ def largest(scenarios: Sequence[Any]) -> tuple[int, int]:
 
 
 def devices_of_nodes(scenarios: Sequence[Any]) -> tuple[int, ...]:
-    """Return the number of devices of each node, each the largest of any scenario of a sweep."""
+    """Return for each node the largest number of devices that any scenario of a sweep needs."""
     nodes, devices = largest(scenarios)
     if not any(scenario.resources.devices_by_node for scenario in scenarios):
         return (devices,) * nodes
@@ -46,8 +46,8 @@ def refuse_unequal(scenarios: Sequence[Any], launcher: str) -> None:
 def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str | None:
     """Return the device type that the scenarios ask for, such as `a100 80gb`, or None if none asks.
 
-    Raises ScenarioError for two types. Its message names the launcher, and by the word `group`,
-    such as `job`, what can have only one type.
+    Raises ScenarioError for two types. `launcher` and `group`, such as `job`, are words for the
+    error message: a group of nodes has only one type.
     """
     written = [
         kind for scenario in scenarios if (kind := scenario.resources.device_type) is not None
@@ -64,8 +64,8 @@ def type_of_device(scenarios: Sequence[Any], launcher: str, group: str) -> str |
 def device_of_nodes(scenarios: Sequence[Any], launcher: str) -> tuple[str, str | None]:
     """Return the device (`cpu` or `cuda`) and the device type (or None) of a job's nodes.
 
-    The job runs all points of a sweep. Raises ScenarioError for two device types, or for a device
-    that only the job could determine.
+    The job runs all points of a sweep. Raises ScenarioError for two device types, or for the device
+    `auto` if this machine has no GPU, since the job's nodes may have one.
     """
     if (kind := type_of_device(scenarios, launcher, "job")) is not None:
         return "cuda", kind

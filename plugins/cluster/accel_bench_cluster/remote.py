@@ -21,7 +21,7 @@ ANSWER_SECONDS = 30.0
 
 @dataclass
 class Agent:
-    """Agent as the parent knows it; without a `channel` it is the parent process itself."""
+    """The parent's record of an agent; `channel` is None if the parent process is the agent."""
 
     channel: Channel | None
     description: dict[str, Any]
@@ -80,8 +80,8 @@ class Agent:
 
 
 class RemoteProcess:
-    """Handle of a rank that an agent runs; the rank's files are written to the run's folder
-    here."""
+    """The parent's handle of a rank that an agent runs. The files that the agent sends are written
+    to the run's folder on the parent's machine."""
 
     pid: int | None = None
 

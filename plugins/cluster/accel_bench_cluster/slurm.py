@@ -138,7 +138,7 @@ class Slurm(AgentLauncher[SlurmOptions]):
         )
 
     def asked(self, scenarios: Sequence[Scenario], devices: int) -> list[str]:
-        """Return sbatch options, made of this launcher's options, for nodes of `devices` devices.
+        """Return this launcher's options as options of sbatch, for nodes of `devices` devices.
 
         Raises ScenarioError if a line of the option `extra` is no option of sbatch.
         """
@@ -267,7 +267,7 @@ def submit(script: str) -> str:
 
 
 def job_state(job: str) -> tuple[str, int]:
-    """Return a job's state and exit code, which SLURM's controller knows without a database.
+    """Return a job's state, such as `RUNNING`, and its exit code, as SLURM's controller reports.
 
     After a signal the exit code is 128 plus the signal's number.
     """

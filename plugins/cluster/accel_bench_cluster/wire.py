@@ -1,5 +1,4 @@
-"""Messages between a session's parent process and agents: JSON and bytes over TCP,
-authenticated."""
+"""Authenticated messages between a session's parent and agents: JSON and bytes over TCP."""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ def _python(
 ) -> str:
     """Return the path of an environment's Python; an empty text if it is yet to be built.
 
-    `own` names distributions to install from the same source as here. Without `notify` nothing is
-    built.
+    `own` names distributions to install from the sources that this Python has them from. Without
+    `notify` nothing is built.
     """
     if settings.python:
         path = Path(os.path.expanduser(settings.python))
@@ -75,7 +75,7 @@ def _python(
 def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
     """Return the cache folder of an environment with these settings.
 
-    `own` names distributions to install from the same source as here.
+    `own` names distributions to install from the sources that this Python has them from.
     """
     packages = [sorted(settings.requirements), settings.index]
     key = [*packages, sorted(map(installed_from, own)), sys.version]
@@ -92,10 +92,10 @@ def build_environment(
 ) -> Path:
     """Build an environment unless it exists, and return the path of its Python.
 
-    Its `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside pip's own.
-    `own` names distributions to install from the same source as here. `on_start` is called before a
-    build. Concurrent processes wait for the builder. Raises ScenarioError with the last lines of
-    pip's output.
+    The setting `index` is the name of a PyTorch build (`cpu`, `cu126`) or a URL, searched beside
+    pip's own. `own` names distributions to install from the sources that this Python has them from.
+    `on_start` is called before a build. Concurrent processes wait for the builder. Raises
+    ScenarioError with the last lines of pip's output.
     """
     folder = environment_folder(settings, own)
     with locked(folder.with_suffix(".lock")):

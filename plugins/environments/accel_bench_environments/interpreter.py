@@ -118,7 +118,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 
 
 def describe_this() -> Interpreter:
-    """Return the description of the interpreter that runs this code."""
+    """Return a description of this interpreter: its distributions, plugins and machine."""
     # An interrupted install leaves no metadata.
     named = [
         package

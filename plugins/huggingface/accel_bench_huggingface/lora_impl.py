@@ -119,7 +119,7 @@ def _draw_matrices(adapted: Any, seed: int) -> None:
 
 
 def _check_targets(model: Any, targets: tuple[str, ...] | str | None) -> None:
-    """Raise ScenarioError if a target matches no module; PEFT does not if another one matches.
+    """Raise ScenarioError if any target matches no module; PEFT raises only if none matches.
 
     `targets` are module names; other kinds of targets are not checked.
     """

@@ -19,7 +19,7 @@ LENGTHS_STREAM = 1
 def make_up(options: SyntheticOptions, sequence_length: int, seed: int) -> TokenDataset:
     """Return samples of made-up tokens, determined by the options, `sequence_length` and `seed`.
 
-    With random lengths, a sample has only the first tokens of a sample of full length. Raises
+    Random lengths change no token: a shorter sample is the beginning of a full one. Raises
     ScenarioError if the minimum length exceeds `sequence_length`.
     """
     generator = np.random.default_rng(seed)

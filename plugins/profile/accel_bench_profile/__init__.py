@@ -1,1 +1,2 @@
-"""The commands `profile` and `scenarios count`, which show time and work of a step by part."""
+"""The commands `profile`, for the time of a training step by module, and `scenarios count`, for
+its operations by source line."""

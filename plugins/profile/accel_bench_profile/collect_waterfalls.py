@@ -24,7 +24,7 @@ from accel_bench_profile.ledger.difference import settings_notes
 
 
 class Side(NamedTuple):
-    """One of two compared stacks, among the results of the session that profiled it."""
+    """One of two compared stacks, with the results of the session that profiled this stack."""
 
     results: Sequence[Result]
     stack: str
@@ -44,10 +44,11 @@ class Side(NamedTuple):
 
 
 def collect_waterfalls(root: Path, a: Side, b: Side) -> WaterfallReport:
-    """Return a waterfall for each sweep point: the change of step time from A to B, by part.
+    """Return for each sweep point a waterfall, which divides the change of step time from A to B.
 
-    Sweep points without a waterfall have a reason. `root` is the results folder. Rounds of two
-    sessions are paired by number.
+    It divides the change by module and by kind of operation. A sweep point that cannot be compared
+    gets a reason instead. `root` is the results folder. Rounds of two sessions are paired by
+    number.
     """
     of_a, of_b = a.by_point(), b.by_point()
     if len(of_a) == len(of_b) == 1:  # Two scenarios may sweep different things.
@@ -100,7 +101,7 @@ def _waterfall(
 
 
 def _differing_settings(experiments: Sequence[Experiment]) -> tuple[str, ...]:
-    """Return a sentence on the settings in which the work of two scenarios differs."""
+    """Return a tuple of one sentence on the settings in which two scenarios differ, or of none."""
     a, b = (
         experiment.scenario.model_dump(mode="json", exclude={"name", "description"})
         for experiment in experiments

@@ -105,7 +105,7 @@ def count(options: CountOptions) -> int:
 
 
 def _count(options: CountOptions, planned: Planned, machine: Machine) -> Ledger:
-    """Count the work of an experiment's step in fresh processes, and return the ledger.
+    """Count the operations of an experiment's step in fresh processes, and return the counts.
 
     No result is stored. Raises WorkerError if a rank failed.
     """
@@ -128,7 +128,7 @@ LEFT_OUT = (
 
 
 def make_ledger(planned: Planned, machine: Machine, ranks: list[RankLedger]) -> Ledger:
-    """Return the ledger of an experiment, which merges the counts of all ranks."""
+    """Return an experiment's ledger: the counts of all ranks together, settings and versions."""
     scenario = planned.experiment.scenario
     entries: list[LedgerEntry] = [entry for rank in ranks for entry in rank.entries]
     reasons = (reason for rank in ranks for reason in rank.left_out)
@@ -158,7 +158,7 @@ WIDTH = 120
 
 
 def ledger_report(ledger: Ledger) -> Report:
-    """Return the report of a ledger: sums, operations by kind, and in JSON and CSV all entries."""
+    """Return the report of a step's counts: sums, counts by kind; JSON and CSV have every entry."""
     counts = totals(ledger)
     sums = [(figure, counts[figure, "", ""]) for figure in FIGURES]
     kinds = Counter({key[1:]: number for key, number in counts.items() if key[1]})
@@ -175,7 +175,7 @@ def ledger_report(ledger: Ledger) -> Report:
 
 
 def difference_report(found: LedgerDifference) -> Report:
-    """Return the report of a difference: figures that rose, their source lines, and falls."""
+    """Return the report on two steps' counts: which rose, at which source lines, and which fell."""
     left = len(found.places) - MOST_LINES
     more = (
         (f"and {wording.count(left, 'line')} more: --format json has them all",) if left > 0 else ()

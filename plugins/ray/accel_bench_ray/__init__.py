@@ -177,7 +177,7 @@ class RayAgents(StartedAgents):
         """Prepare the agents of one group of nodes, which share `secret`.
 
         They wait up to `seconds` for replacements of lost actors. `first` are the agents of the
-        group that owns the program; None for that group itself.
+        first group, which has started Ray's program for all groups; None for that group itself.
         """
         super().__init__(("", 0), secret, "Ray")
         self._seconds = self._patience = seconds
@@ -187,7 +187,7 @@ class RayAgents(StartedAgents):
     def is_ready(self) -> bool:
         """Return whether all actors are connected, after waiting for replacements of lost ones.
 
-        After a timeout it does not wait again until all actors are connected.
+        After a timeout, later calls do not wait, until a call finds all actors connected.
         """
         try:
             self.replace_lost(self._patience)
@@ -200,7 +200,7 @@ class RayAgents(StartedAgents):
     def launch(self, job: Job) -> list[RankProcess]:
         """Start the ranks of a job once all actors are connected. Raises OSError if one is missing.
 
-        A group is not awaited again after a timeout. Raises KeyboardInterrupt at the session's end.
+        After a timeout, later jobs do not wait. Raises KeyboardInterrupt at the session's end.
         """
         if not self.is_ready() and self._interrupted:
             raise KeyboardInterrupt

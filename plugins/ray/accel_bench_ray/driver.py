@@ -147,8 +147,9 @@ def check_fit(
     """Raise AccelBenchError if a reservation exceeds the cluster's resources.
 
     `bundles` are the resources to reserve on each node of a group, and `nodes` the name and the
-    resources of each node of the cluster. A node that fits a bundle fits each smaller bundle. If
-    neither of two bundles is smaller, only Ray can find out that they do not fit.
+    resources of each node of the cluster. Each bundle needs as many nodes that can provide it as
+    there are bundles of at least its size. Bundles that pass may still not fit together: only Ray
+    can find that out.
     """
     groups = len(request.ports)
     for bundle in bundles:

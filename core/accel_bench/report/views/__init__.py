@@ -1,1 +1,1 @@
-"""Views: tables and documents of each kind of output, one module each."""
+"""Views: functions that turn results into a report, one module for each kind of output."""

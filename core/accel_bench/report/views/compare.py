@@ -52,7 +52,7 @@ DIFFERENT = ("different", WITHIN)
 
 
 def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
-    """Return a report with a section for each comparison: verdict, A and B, differences."""
+    """Return a report with the verdict, the figures and the differences of each comparison."""
     return Report(
         sections=[*_points(comparisons), *(_section(comparison) for comparison in comparisons)],
         document=one_or_list(comparisons),
@@ -61,7 +61,7 @@ def compare_report(comparisons: Sequence[ExperimentComparison]) -> Report:
 
 
 def _points(comparisons: Sequence[ExperimentComparison]) -> Iterator[Section]:
-    """Yield a section with one table over all sweep points, if there are several."""
+    """Yield a section with a table of all sweep points; yield nothing for a single point."""
     if len(comparisons) > 1:
         names = " and ".join((comparisons[0].a.stack, comparisons[0].b.stack))
         counts = [side.counts for row in comparisons for side in (row.a, row.b)]
@@ -142,7 +142,7 @@ def _section(one: ExperimentComparison) -> Section:
 
 
 def _facts(one: ExperimentComparison) -> Sequence[Column]:
-    """Return the figures in the table of A and B, fewer if one operation is called on its own."""
+    """Return a `Column` for each figure of A and B, fewer if one operation is called on its own."""
     if (one.a.counts, one.b.counts) != (CALLS, CALLS):
         return FACTS
     return [
@@ -155,7 +155,8 @@ def _facts(one: ExperimentComparison) -> Sequence[Column]:
 def _shared_metrics(
     one: ExperimentComparison,
 ) -> Iterator[tuple[MetricFigure, MetricFigure | None]]:
-    """Yield pairs of A's and B's metric of one name; a missing one is None, or has no value."""
+    """Yield each metric as a pair, A's and B's. The second is None if B lacks the metric. If A
+    lacks it, the first is B's metric with the value None."""
     theirs = {metric.key: metric for metric in one.b.metrics}
     for metric in one.a.metrics:
         yield metric, theirs.pop(metric.key, None)

@@ -136,8 +136,8 @@ def _section_tables(summary: Summary, name: str) -> Sequence[Table]:
 
 
 def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iterator[str]:
-    """Yield sentences of all sections: on the stacks if `what` is `notes`, on the stack of `row` if
-    it is `details`. For a section that fails, the sentence states the error."""
+    """Yield the sentences of a summary's sections: on all stacks if `what` is `notes`, on the stack
+    of `row` if `what` is `details`. For a section that fails, yield its error in a sentence."""
     for name in summary.sections:
         try:
             yield from _section_values(summary, name, what, str, *row) or ()
@@ -148,9 +148,8 @@ def _section_texts(summary: Summary, what: str, *row: ExperimentSummary) -> Iter
 def _section_values(
     summary: Summary, name: str, what: str, kind: type[SectionValueT], *row: ExperimentSummary
 ) -> Sequence[SectionValueT] | None:
-    """Return the values that the section's function `what` returns; None if it has no such
-    function. Raises PluginError that names the section, also if a value is not of the type `kind`.
-    """
+    """Return the values of type `kind` that the section `name` gives by its function `what`; None
+    if it has no such function. Raises PluginError if the function fails or gives other values."""
     entry = find_entry(GROUP, KIND, name)
     if not hasattr(entry.load(), what):
         return None
@@ -170,8 +169,8 @@ def _section_columns(summaries: Sequence[Summary]) -> Iterator[Column]:
 
 
 def _constants(name: str, what: str) -> Sequence[Any]:
-    """Return the sequence that the section `name` defines as `what`, such as its columns. Empty
-    without it, or if the section cannot be loaded. A failing column's error names the section."""
+    """Return the sequence `what`, such as `CSV_COLUMNS`, that the section `name` defines; empty if
+    it defines none or cannot be loaded. Errors in a column's function name the section."""
     entry = find_entry(GROUP, KIND, name)
     try:
         items: Sequence[Any] = tuple(getattr(entry.load(), what, ()))
@@ -192,7 +191,7 @@ def stack_columns(summary: Summary) -> list[Column]:
 
 
 def comparison_notes(summary: Summary) -> list[str]:
-    """Return a page's notes, except `doubts`, then details; the headline's reasons are included."""
+    """Return all notes on a summary except those of `doubts`, then the `details` of each stack."""
     shared = _reasons_of_all(summary)
     rows = [
         row.model_copy(
@@ -278,7 +277,7 @@ def _columns(summary: Summary) -> tuple[list[Column], list[Column]]:
 
 
 def _quantity_columns(summary: Summary) -> list[Column]:
-    """Return a column of the compared quantity; none for the default quantity or without values."""
+    """Return a list with a column of the compared quantity; empty for the default, or no values."""
     known = (row.quantity for row in summary.experiments if row.quantity.value)
     by_name = {quantity.name: quantity for quantity in known}
     return [
@@ -337,7 +336,7 @@ def _step(step: Any) -> str:
 
 
 def _verdict(baseline: str, row: ExperimentSummary) -> str | None:
-    """Return a row's verdict on the speed; or `baseline`, the status of a failed run, or None."""
+    """Return the verdict on speed, `baseline`, or a failed run's status; None if not tested."""
     if not row.status.completed:
         return row.status.value
     if row.stack == baseline:

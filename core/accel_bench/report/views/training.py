@@ -47,7 +47,8 @@ def verdict_parts(
 
 
 def update_cost_text(row: ExperimentSummary) -> str:
-    """Return a text on the cost of comparing a row's update, and whether the result is exact."""
+    """Return as text the seconds and bytes spent on comparing a row's update, and whether the
+    distance is exact or estimated; an empty text if the update was not compared."""
     cost = row.update_cost
     if cost is None:
         return ""

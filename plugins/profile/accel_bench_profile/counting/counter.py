@@ -173,7 +173,7 @@ def _storages(tensors: Iterable[Any]) -> set[StorageWeakRef | None]:
 
 
 def _new_storages(used: list[torch.Tensor], made: list[torch.Tensor]) -> dict[Figure, int]:
-    """Return number and bytes of the storages that tensors in `made` have and in `used` lack."""
+    """Return number and bytes of those storages of the tensors `made` that none in `used` has."""
     before = {_storage(tensor) for tensor in used}
     new = {storage: tensor for tensor in made if (storage := _storage(tensor)) not in before}
     size = sum(

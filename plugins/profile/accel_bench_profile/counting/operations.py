@@ -75,9 +75,9 @@ def synchronizes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
 
 
 def _counts_a_mask(args: Any) -> bool:
-    """Return whether an operation must first count the ones of a mask among its indices.
+    """Return whether an operation has a boolean mask as an index, and must count the mask's ones.
 
-    No count is needed to write one host value by a single index.
+    The result is False for the writing of one host value by a single index, which needs no count.
     """
     indices = [index for index in args[1] if isinstance(index, torch.Tensor)]
     filled = len(args) > 2 and args[2].numel() == 1 and args[2].device.type == "cpu"

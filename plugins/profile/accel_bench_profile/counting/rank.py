@@ -191,7 +191,10 @@ def _kernels(source: str, provenance: str) -> tuple[tuple[str, SourceLine, int],
 
 
 def _places(provenance: str) -> dict[str, SourceLine]:
-    """Return the last source line outside of torch by kernel, from JSON keyed `kernel:number`."""
+    """Return for each kernel the last source line outside of torch in its stack traces.
+
+    `provenance` is JSON with lists of stack traces by `kernel:number`.
+    """
     places = {}
     for key, traces in json.loads(provenance or "{}").items():
         frames = [match for trace in traces for match in FRAME.finditer(trace)]

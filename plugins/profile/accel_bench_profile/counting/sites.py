@@ -123,10 +123,11 @@ class Sites:
     def _ended_in_backward(
         self, line: SourceLine, module: str | None, frame: FrameType
     ) -> tuple[SourceLine, bool]:
-        """Return the line of a Python backward function, or else the call of the backward pass.
+        """Return the source line of an operation whose search outwards reached a backward pass.
 
-        `line` and `module` are what the search has found so far, and `frame` starts the backward
-        pass. The second result is True for the line of a backward function.
+        If the search has found `line`, which is then in a Python backward function, the result is
+        this line in `module`, and True. Else it is the line that called the backward pass, and
+        False. `frame` starts the backward pass.
         """
         if line is not NOWHERE:
             own = module if module is not None else self._of_node(NOWHERE).module
@@ -158,7 +159,7 @@ def is_users_file(file: str) -> bool:
 
 @cache
 def shown(file: str) -> str:
-    """Return a source file's path relative to its import folder, or only its name without one."""
+    """Return a source file's path relative to its folder in `sys.path`, else only its name."""
     folders = (folder for folder in sys.path if folder and file.startswith(folder + os.sep))
     longest = max(folders, key=len, default="")
     return file[len(longest) + 1 :] if longest else os.path.basename(file)

@@ -117,8 +117,8 @@ def _read_finding(profile: RankProfile, one: HostReads, who: str) -> ProfileFind
 def _communication_findings(profiles: Sequence[RankProfile]) -> Iterator[ProfileFinding]:
     """Yield findings on communication without concurrent computation, and on ranks that wait.
 
-    The cost is that of the rank with the least such communication; the excess on other ranks is
-    waiting.
+    The cost is the time of such communication on the rank with the least; what other ranks have
+    beyond that is waiting.
     """
     ranks = [
         profile

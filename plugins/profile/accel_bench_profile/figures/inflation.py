@@ -93,10 +93,10 @@ def without_inflation(
 ) -> tuple[Seconds, Seconds]:
     """Return the seconds of two stacks by part, without changes that only their scaling causes.
 
-    `sides` are both stacks' scaled seconds, and `inflations` their ratios of recorded to scaled
-    seconds. A part keeps the change that its scaled and its recorded seconds have in common.
-    Recorded seconds are in the scale of the stack with less overhead. Other changes move to the
-    unexplained part.
+    `sides` are both stacks' seconds by part, scaled to the measured windows; `inflations` are their
+    ratios of recorded to scaled seconds. The change of a part is computed from scaled seconds, and
+    from recorded seconds divided by the smaller ratio. The smaller change is kept, or 0 if one is a
+    rise and the other a fall. The rest of the change moves to the part `UNEXPLAINED`.
     """
     a, b = dict(sides[0]), dict(sides[1])
     for part in sorted({*a, *b} - {UNEXPLAINED}):

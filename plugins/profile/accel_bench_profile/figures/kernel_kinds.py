@@ -21,7 +21,7 @@ SHARED: Mapping[NamedKind, str] = {
 
 @lru_cache(maxsize=4096)
 def shared_kind(name: str) -> NamedKind | None:
-    """Return the kind of the kernel or operation `name`, or None for kinds that ledgers lack."""
+    """Return the kind of a kernel or operation by its name; None if no pattern in `SHARED` fits."""
     known = (kind for kind, form in SHARED.items() if re.search(form, name, re.IGNORECASE))
     return next(known, None)
 

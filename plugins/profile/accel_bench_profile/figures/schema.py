@@ -166,7 +166,7 @@ class MemoryPeak(Frozen):
 
 
 class StepScalars(Frozen):
-    """Scalars of one unrecorded optimizer step of a rank; no metric includes this step."""
+    """Seconds, tokens and memory of an unrecorded optimizer step of a rank; it is in no metric."""
 
     seconds: float
 

@@ -237,7 +237,7 @@ def within(spans: Iterable[Span], span: Span) -> list[Interval]:
 
 
 def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
-    """Yield each span with its nanoseconds outside of nested spans on its lane."""
+    """Yield each span with its nanoseconds outside of the spans nested in it on its thread."""
     lanes: dict[int, list[Span]] = defaultdict(list)
     for span in spans:
         lanes[span.lane].append(span)
@@ -249,9 +249,9 @@ def self_times(spans: Sequence[Span]) -> Iterator[tuple[Span, int]]:
 
 
 def innermost(spans: Sequence[Span]) -> Iterator[tuple[int, int, int]]:
-    """Yield the pieces of one lane: start, end, and the index of the innermost span.
+    """Yield the pieces of one thread's time: start, end, and the index of the innermost span.
 
-    `spans` are the lane's nested spans by start, outer spans first.
+    `spans` are the thread's nested spans by start, outer spans first.
     """
     stack: list[int] = []
     now = 0

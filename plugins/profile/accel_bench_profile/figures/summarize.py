@@ -55,9 +55,9 @@ MOST_PLACES = 5
 
 
 def kernel_times(cycles: Sequence[Cycle], steps: int) -> list[KernelTime]:
-    """Return all kernels of the device, or else all operations, the longest first.
+    """Return calls and seconds of each device kernel, or on a CPU of each operation.
 
-    Calls and seconds are per mean step.
+    They are means over the recorded steps, of which there are `steps`. The longest come first.
     """
     timed = mean_step((call for cycle in cycles for call in _timed(cycle)), steps)
     kernels = [
@@ -92,7 +92,7 @@ def fused_kernels(kernels: Sequence[KernelTime]) -> tuple[FusedKernel, ...]:
 
 
 def _timed(cycle: Cycle) -> Iterator[tuple[tuple[str, Kind], int]]:
-    """Yield name, kind and nanoseconds of each kernel, or of each operation, of a recorded step."""
+    """Yield name, kind and nanoseconds of each recorded kernel, or on a CPU of each operation."""
     ranges = cycle.ranges(OPTIMIZER)
     optimizer = [piece for step in cycle.steps for piece in within(ranges, step)]
     if cycle.device:
@@ -161,9 +161,10 @@ def _by_name(cycles: Sequence[Cycle], steps: int) -> tuple[CallTime, ...]:
 
 
 def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
-    """Return fields of a `RankProfile` from recorded cycles; without a step, `steps` is 0.
+    """Return fields of a `RankProfile` from cycles, which are series of recorded steps.
 
-    `top` is the number of kernels to keep by time, and again by number of calls.
+    Without any step, the field `steps` is 0. `top` is the number of kernels to keep by time, and
+    again by number of calls.
     """
     cycles = [cycle for cycle in cycles if cycle.steps]
     steps = [step for cycle in cycles for step in cycle.steps]
@@ -183,10 +184,10 @@ def figures_of(cycles: Sequence[Cycle], top: int) -> dict[str, Any]:
 
 
 def _step_seconds(cycles: Sequence[Cycle]) -> float:
-    """Return the median seconds of a step.
+    """Return the median seconds of a recorded step.
 
-    With a device it is the median of the cycles' means: the host runs ahead within a cycle, so that
-    the last step includes the time of earlier steps.
+    With a device it is the median of the mean steps of the cycles, which are series of steps: the
+    host runs ahead of the device, so that a cycle's last step includes the time of earlier steps.
     """
     if any(cycle.device for cycle in cycles):
         means = [fmean(step.end - step.start for step in cycle.steps) for cycle in cycles]
@@ -223,7 +224,7 @@ def _no_operation(cycle: Cycle, step: Span) -> list[Interval]:
 
 
 def collectives_of(cycle: Cycle) -> list[Span]:
-    """Return the spans of collectives: kernels, or on a CPU calls and the backend's ranges."""
+    """Return the spans of collectives: kernels, or on a CPU operations and the backend's ranges."""
     if cycle.device:
         return [span for span in cycle.device if kind_of(span.name) == "communication"]
     return [
@@ -241,7 +242,7 @@ def _device_idle(cycle: Cycle, step: Span) -> list[Interval]:
 
 
 def _waits(cycle: Cycle) -> Iterator[Span]:
-    """Yield intervals in which the host waits for the device, except for the profiler."""
+    """Yield the calls in which the host waits for the device, without those of the profiler."""
     for span in cycle.spans:
         if span.kind == "runtime" and WAITS.search(span.name):
             if not any(start <= span.start <= end for start, end in cycle.edges):
@@ -249,7 +250,7 @@ def _waits(cycle: Cycle) -> Iterator[Span]:
 
 
 def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
-    """Return long gaps by module and phase, with their sum in the step where it is least."""
+    """Return the idle time in long gaps by module and phase, from the step in which it is least."""
     whole: list[dict[ModulePhase, int]] = []
     less_taken: list[dict[ModulePhase, int]] = []
     for cycle, pieces in gaps:

@@ -63,7 +63,7 @@ class ProfiledStack:
 def profile_waterfall(
     a: ProfiledStack, b: ProfiledStack, scenario: str, unit: str, sweep: str = ""
 ) -> ProfileWaterfall | None:
-    """Return the difference of stacks A and B over common rounds, or None without such rounds.
+    """Return the difference of two stacks' step time by part, or None if they have no common round.
 
     `scenario` and `sweep` name scenario and sweep point. `unit` is the unit of work to which the
     seconds of runs refer.
@@ -111,10 +111,11 @@ def profile_waterfall(
 def _in_windows(
     recorded: _Pairs, runs: Sequence[tuple[ProfiledRun, ProfiledRun]], left: Inflation
 ) -> _Pairs:
-    """Return the parts of each round, scaled to the seconds of the measured windows.
+    """Return the seconds of each step part, scaled to add up to the measured window.
 
-    `left` are both stacks' ratios of recorded to measured time without the overhead of events. If
-    the ratios are unlike, changes that the scaling alone causes become unexplained.
+    Each run is scaled on its own. `left` are both stacks' ratios of recorded to measured time
+    without the overhead of events. If the ratios are unlike, changes that the scaling alone causes
+    move to the unexplained part.
     """
     rounds = []
     for (a, b), (run_a, run_b) in zip(recorded.rounds, runs, strict=True):

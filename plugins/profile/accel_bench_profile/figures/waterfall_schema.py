@@ -73,7 +73,7 @@ class ProfileWaterfall(Frozen):
 
     unexplained: TimeChange
     """Change outside of modules and operations, and if `left_inflation` differs by more than 10 %,
-    the changes that it would feign in modules."""
+    the changes that this alone would cause in modules."""
 
     explained: float | None
     """Fraction of the difference that the parts explain; null without a difference."""

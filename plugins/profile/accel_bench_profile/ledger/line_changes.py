@@ -1,4 +1,4 @@
-"""Source lines at which the figures of two ledgers differ, and shifts hidden in their sums."""
+"""Source lines at which two ledgers differ, and rises in one module hidden by falls in another."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ EntryKey: TypeAlias = tuple[Site, str, Kind, str]
 
 
 def merge(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
-    """Return one ledger entry for all equal operations at a site, with their figures summed."""
+    """Return the entries with their figures summed over equal operations at one line and module."""
     totals: dict[EntryKey, Counter[Figure]] = {}
     for entry in entries:
         key = (entry.site, entry.operation, entry.kind, entry.dtype)

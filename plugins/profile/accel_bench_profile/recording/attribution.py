@@ -83,7 +83,7 @@ class _Totals:
         self._calls: Counter[StepPart] = Counter()
 
     def add(self, segments: Iterable[Segment], events: Mapping[StepPart, int]) -> None:
-        """Add the segments of one cycle, and its numbers of recorded events by step part."""
+        """Add the time segments of a series of steps, and its numbers of events by step part."""
         for place, number in events.items():
             self._events[self._key(place)] += number
         counted: set[int] = {-1}
@@ -113,7 +113,7 @@ class _Totals:
 
 
 def _whole(cycle: Cycle) -> Interval:
-    """Return the interval from a cycle's first step to the end of its last step."""
+    """Return the interval of a series of recorded steps, from the first start to the last end."""
     return cycle.steps[0].start, max(step.end for step in cycle.steps)
 
 
@@ -140,7 +140,7 @@ def _host_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 
 
 def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
-    """Yield segments of the device: computing kernels, then collectives, or else idle time.
+    """Yield the device's time in segments: computing kernels, and gaps of collectives or idle time.
 
     A gap belongs to the module of the kernel after it, which was launched late.
     """
@@ -162,7 +162,11 @@ def _device_segments(cycle: Cycle, host: HostPlaces) -> Iterator[Segment]:
 def _covered(
     segments: Iterable[Segment], intervals: Sequence[Interval], by: StepPart | None = None
 ) -> Iterator[Segment]:
-    """Yield segments; idle time within `intervals` goes to the part `by`, or to communication."""
+    """Yield segments, with the idle ones split at the edges of `intervals`.
+
+    Idle time within the intervals goes to the part `by`, or if that is None to the segment's module
+    as communication.
+    """
     spans = union(intervals)
     starts = [start for start, _ in spans]
     for segment in segments:

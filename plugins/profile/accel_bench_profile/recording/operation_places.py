@@ -37,12 +37,12 @@ OF_PHASE = {
 
 
 class HostPlaces:
-    """Places (module, kind, direction) of a cycle's host operations, by lane, in order of start.
+    """The place (module, kind, direction) of each host operation in a series of recorded steps.
 
-    `roles` has the kind of the operations that a module itself calls, by the module's path.
-    `collectives` are spans that end on another thread. `events` counts recorded events by place. On
-    a CPU only the steps' thread counts; with a device all threads count, since all lengthen the
-    device's idle time.
+    `lanes` has pairs of span and place by thread, in order of start. `roles` has the kind of the
+    operations that a module itself calls, by the module's path. `collectives` are spans that end
+    on another thread. `events` counts recorded events by place: on a CPU those of the steps'
+    thread, with a device those of all threads, since all lengthen the device's idle time.
     """
 
     def __init__(self, cycle: Cycle, roles: Mapping[str, str]) -> None:
@@ -63,7 +63,7 @@ class HostPlaces:
                 self._add(span)
 
     def placed(self, place: StepPart, moment: int) -> StepPart:
-        """Return `place`; if it is empty, return the place of the phase at the time `moment`."""
+        """Return `place`, or if it is empty the place of the step's phase at the time `moment`."""
         if place != StepPart():
             return place
         return OF_PHASE.get(self._cycle.phase_at(moment), place)

@@ -98,9 +98,9 @@ def mark_phase(phase: str) -> None:
 
 
 class Preemption:
-    """Marks of preemption: time in which this thread was ready to run, but others ran.
+    """Observer of preemption: the time in which this thread was ready to run, but others ran.
 
-    There are no marks if the operating system does not count this time.
+    It writes marks with this time into the trace, or none if the system does not count the time.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 
 class NsightMarks(WindowRecorder):
-    """Marks of steps and phases for Nsight, which records them."""
+    """Recorder that only marks steps and phases, so that Nsight can record them."""
 
     name = "marks for Nsight"
 

@@ -157,7 +157,7 @@ class Recorder(WindowRecorder):
         }
 
     def _keep(self, profiler: Any) -> None:
-        """Store the spans of a cycle for the figures, then write its trace."""
+        """Store the spans of a cycle, a series of recorded steps, and write the cycle's trace."""
         events = profiler.profiler.kineto_results.events()
         self._recorded += 1
         self._keep_spans(in_order(filter(None, map(span_of, events))))
@@ -178,7 +178,7 @@ class Recorder(WindowRecorder):
             self._warnings.append(f"the trace could not be written: {error} (figures are complete)")
 
     def _keep_spans(self, spans: list[Span]) -> None:
-        """Store a cycle's spans, unless a rank would have more than `MOST_SPANS`."""
+        """Store the spans of one more series of steps, unless all exceed `MOST_SPANS` together."""
         self._spans += len(spans)
         if self._cycles and self._spans > MOST_SPANS:
             self._warnings.append(
@@ -228,7 +228,7 @@ def check_whole(path: Path) -> None:
 
 
 def category_of(event: Any) -> str:
-    """Return an event's category as a Chrome trace has it, even if torch does not provide it."""
+    """Return a profiler event's category, such as `cpu_op`, even if torch does not state it."""
     if hasattr(event, "activity_type"):
         return str(event.activity_type())
     return category_by_name(event)

@@ -64,7 +64,7 @@ class WindowRecorder(ABC):
 
 
 class StepReader(WindowRecorder):
-    """Recorder of each step's time, tokens and memory, which the measured window may not read."""
+    """Recorder of each step's time, tokens and memory, whose reading would slow measured steps."""
 
     name = "scalars of steps"
 
