@@ -81,7 +81,7 @@ def assignments(changed: Mapping[str, JsonValue]) -> list[str]:
 
 
 class SweepPoint(Protocol):
-    """Interface of objects with a sweep point."""
+    """Interface of objects of one sweep point, such as a run: they have the swept values."""
 
     @property
     def sweep(self) -> Mapping[str, JsonValue]:

@@ -270,8 +270,8 @@ def _calling(plugin: ActivePlugin, hook: str, arguments: dict[str, Any]) -> Iter
 
 
 def _claims(plugin: ActivePlugin, hook: str) -> bool:
-    """Return whether a plugin claims a one-answer hook that it implements. A slot's plugin claims
-    only hooks of other slots; those of its own slot it answers without a claim."""
+    """Return whether a plugin wants to answer `hook`, which it implements, in place of the plugin
+    of the hook's slot. For hooks of its own slot a plugin needs no claim."""
     with attribute_errors_to(plugin, "claims"), time_limit(limit_seconds()):
         claims = plugin.instance.claims()
     if claims is None:

@@ -165,7 +165,7 @@ def activate_use(
 ) -> ActivePlugin:
     """Return the active plugin of `use`, a plugin's name and options at `place` in the file. `slot`
     is the plugin's role, for messages, and `where` is as for `activate`. Raises PluginError as
-    `activate` does, HookError for a plugin that ends a process."""
+    `activate` does, HookError if the plugin's code exits, as by `sys.exit`."""
 
     def label(path: Location) -> str:
         return f"{where((*place, *path))}: plugin {use.use!r} (as {slot})"

@@ -61,7 +61,7 @@ class ShippedPlugin(Frozen):
 
 @cache
 def shipped() -> dict[str, ShippedPlugin]:
-    """Return all shipped plugins by name. Raises ScenarioError for an unusable list."""
+    """Return all shipped plugins by name. Raises ScenarioError if `shipped.yaml` is unusable."""
     document = load_file(presets_root() / "shipped.yaml")
     return {name: _entry(document, name) for name in document.data}
 

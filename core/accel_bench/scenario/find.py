@@ -1,5 +1,5 @@
-"""Search for scenarios by path, shipped name, mapping or model, and their merge over the files that
-they extend: the upper file wins, its `null` removes a key, its sweep replaces a setting.
+"""Search for a scenario by path, shipped name, mapping or model, and its merge with the files that
+it extends. The extending file wins: its `null` removes a key, its sweep replaces a setting.
 
 A draft is a scenario before validation. A layer is the data of one file or of several merged files.
 """

@@ -144,9 +144,9 @@ def enable(backends: Sequence[str]) -> Callable[[], None]:
 
 
 def _kernels_of_one_call(run: Run) -> list[str] | None:
-    """Return the kernels of a probe call with the model's heads; None if the heads are unknown.
+    """Return the names of the attention kernels that run in one trial call.
 
-    The list has several names if the call runs several kernels.
+    The call has the number and the size of the model's heads; None if these are unknown.
     """
     import torch
 

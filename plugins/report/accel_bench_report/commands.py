@@ -85,7 +85,7 @@ class Repetitions(Protocol):
 
 
 class CommandRuns(NamedTuple):
-    """Runs of one scenario by one command, with the record of its first session."""
+    """Runs of a scenario from one call of accel-bench, and the record of the call's first session."""
 
     id: str
     session: SessionRecord | None

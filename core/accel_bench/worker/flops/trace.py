@@ -162,7 +162,7 @@ class _Reader:
             self._gradient |= part.trains
 
     def _read_layer(self, number: int, layer: nn.Module) -> None:
-        """Add the products and the attention of decoder layer `number`, in the order of STAGES."""
+        """Add matrix products and attention of decoder layer `number`, in the order of STAGES."""
         parts = _in_order(parts_of(layer, "layers", self._facts))
         fractions = _expert_fractions(parts, self._facts)
         parallel, first = _is_parallel(self._config, parts), len(self._matmuls)

@@ -75,7 +75,7 @@ class OptimizerStepCounter:
         """Number of autograd nodes of each warm-up step."""
 
     def see_step(self) -> None:
-        """Read the version counters at the end of a warm-up step."""
+        """Record the weights' version counters, and which weights a warm-up step changed."""
         self._warmup_steps += 1
         made = nodes_made()
         self.nodes.append(made - self._made)

@@ -29,7 +29,10 @@ TIMEOUT_SECONDS = 1800.0
 
 
 class Simulator:
-    """Client that starts the simulating process on the first request and caches all responses."""
+    """Client of a process that simulates a run's step to find its memory and work.
+
+    The process starts on the first request, and all responses are cached.
+    """
 
     def __init__(
         self, trust_remote_code: bool = False, timeout_seconds: float = TIMEOUT_SECONDS

@@ -275,10 +275,10 @@ def _places(gaps: Sequence[tuple[Cycle, list[Interval]]]) -> tuple[Gap, ...]:
 
 
 def _reads(steps: Sequence[tuple[Cycle, Span]], on_device: bool) -> tuple[HostReads, ...]:
-    """Return the host's reads of tensors, or its waits for a device, by module and phase.
+    """Return the host's waits for the device if `on_device`, else its reads of tensors.
 
-    On a CPU, reads in the optimizer and data phases are excluded: step numbers and batches are on
-    the host on every device.
+    They are summed by module and phase. On a CPU, reads in the optimizer and data phases are left
+    out: step numbers and batches are on the host on a GPU too, and nothing would wait.
     """
     calls = (
         (cycle.place_at(span.start), span.end - span.start)

@@ -44,8 +44,8 @@ class MaskedLM(Task[MaskedLMOptions]):
     _masking: Masking | None = None
 
     def labels_of(self, run: Run) -> Any:
-        """Return the object that masks a sample. It is called with the sample's tokens, and with
-        the index of the sample since the first step."""
+        """Return a function that masks tokens of a sample, and returns the inputs and the labels.
+        Its arguments are the sample's tokens, and the sample's index since the first step."""
         from accel_bench_text_tasks.tasks.masked_lm_impl import Masking
 
         masking = Masking(run, self.options)
