@@ -85,7 +85,7 @@ class Repetitions(Protocol):
 
 
 class CommandRuns(NamedTuple):
-    """Runs of a scenario from one call of accel-bench, and the record of the call's first session."""
+    """Runs of a scenario from one call of accel-bench, and the record of its first session."""
 
     id: str
     session: SessionRecord | None
