@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 from accel_bench.analysis.aggregate import ExperimentRuns
 from accel_bench.analysis.metrics.breakdown import phases
 from accel_bench.analysis.metrics.memory import memory_figures, peak_memory
-from accel_bench.analysis.metrics.plugin_metrics import named_metrics
+from accel_bench.analysis.metrics.plugin_metrics import MetricFigure, named_metrics
 from accel_bench.analysis.metrics.throughput import RunThroughput, epochs, run_throughput
 from accel_bench.analysis.metrics.utilization import (
     devices_used,
@@ -51,14 +51,26 @@ class Figure:
     """Better direction: `higher`, `lower` or `neither`."""
 
 
-def find_figures(names: Iterable[str]) -> list[Figure]:
-    """Return figures by name. Raises StoreError with the nearest name for an unknown name."""
-    figures = []
-    for name in (SHORT_NAMES.get(name, name) for name in names):
-        if name not in FIGURES:
-            raise StoreError(f"there is no figure {name!r}{did_you_mean(name, FIGURES)}")
-        figures.append(FIGURES[name])
-    return figures
+def find_figures(names: Iterable[str], rows: Iterable[ExperimentRuns] = ()) -> list[Figure]:
+    """Return figures by name: FIGURES, and the metrics of `rows` with or without the measurement.
+
+    The metric `mean_host_memory_bytes rss` is also `mean_host_memory_bytes`, for example. Raises
+    StoreError with the nearest name for an unknown name.
+    """
+    names = [SHORT_NAMES.get(name, name) for name in names]
+    known = dict(FIGURES)
+    if not known.keys() >= {*names}:
+        runs = [run for row in rows for run in row.completed.values()]
+        own = {metric.name: _figure_of(metric) for metric in named_metrics(runs)}
+        known = {name.partition(" ")[0]: figure for name, figure in own.items()} | own | known
+    if unknown := next((name for name in names if name not in known), None):
+        raise StoreError(f"there is no figure {unknown!r}{did_you_mean(unknown, known)}")
+    return [known[name] for name in names]
+
+
+def _figure_of(metric: MetricFigure) -> Figure:
+    """Return a plugin's metric as a figure of experiments."""
+    return Figure(metric.name, metric.unit, _of_metric(metric.name), metric.better)
 
 
 def _of_runs(read: Callable[[RunThroughput], float]) -> Compute:

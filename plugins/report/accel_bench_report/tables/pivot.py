@@ -141,7 +141,7 @@ def pivot_experiments(
     baseline = common_baseline(keyed, layout.baselines)
     reference = _reference(known, layout.reference, baseline) if keyed else {}
     bases = _bases(by_row, axes, reference)
-    figures = find_figures(layout.values or USUAL)
+    figures = find_figures(layout.values or USUAL, (entry.row for entry in keyed))
     cells = [
         _cell(entry.row, (entry.at(row_keys), entry.at(column_keys)), base, figures, terms)
         for entry, base in zip(by_row, bases, strict=True)

@@ -24,7 +24,7 @@ from accel_bench.analysis.device_kinds import device_models
 from accel_bench.analysis.metrics.hourly_rate import HourlyRate
 from accel_bench.errors import StoreError
 from accel_bench.machine.info import Machine
-from accel_bench.result import Provenance, Result, Status
+from accel_bench.result import Metric, Provenance, Result, Status
 
 from ..pivot_factory import BATCH, LENGTH, campaigns, point, rounds
 
@@ -213,6 +213,20 @@ def test_an_unknown_key_or_figure_is_an_error_with_the_nearest() -> None:
         pivot(runs, values=["tokens"])
     with pytest.raises(StoreError, match="rows and of columns"):
         pivot(runs, rows=["stack"], columns=["stack"])
+
+
+def test_a_metric_of_the_runs_is_a_figure_by_its_name() -> None:
+    metered = point(metrics=[{"use": "meter"}])
+    facts: Any = {"unit": "J", "scope": "rank", "better": "lower", "plugin": "meter"}
+    metric = Metric(name="energy", value=7.0, kind="sampled", **facts)
+    rank = make_rank().model_copy(update={"metrics": (metric,)})
+    runs = [make_result(metered, round=number, ranks=[rank]) for number in range(2)]
+    for name in ("energy", "energy sampled"):
+        (cell,) = pivot(runs, values=[name]).cells
+        ((figure, value),) = cell.figures.items()
+        assert (figure, value.median) == ("energy sampled", pytest.approx(7))
+    with pytest.raises(StoreError, match="no figure 'enrgy'; did you mean 'energy'"):
+        pivot(runs, values=["enrgy"])
 
 
 @given(campaigns(), st.permutations(KEYS), st.integers(0, 3), st.integers(0, 2), st.randoms())
