@@ -292,3 +292,13 @@ def test_the_slowest_requests_can_be_limited() -> None:
     unknown = served({"time_to_first_token_p99": 5.0})
     assert unknown.best is None
     assert unknown.refused[0].obstacle.endswith("it was not measured")
+
+
+def test_the_memory_of_a_training_can_be_limited() -> None:
+    results = in_turn(runs(experiment("baseline")), runs(experiment("fast"), 1.3))
+    candidates = collect_candidates(results, BASELINE)
+    assert names(rank(candidates, None, {"peak_memory_bytes": 1000.0})) == ["fast", "baseline"]
+    small = rank(candidates, None, {"peak_memory_bytes": 999.0})
+    assert small.best is None
+    why = "peak_memory_bytes may be 999 at most: its worst run has 1,000"
+    assert [one.obstacle for one in small.refused] == [why, why]
