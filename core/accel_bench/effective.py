@@ -37,7 +37,7 @@ class CheckpointedBlocks(Frozen):
 
 
 class Compilation(Frozen):
-    """What torch's compiler did, in numbers; null for a number that torch does not keep."""
+    """Counters of torch's compiler; null for a number that torch does not keep."""
 
     compile_seconds: float | None = None
     """Wall-clock seconds of tracing and compiling, forward and backward."""

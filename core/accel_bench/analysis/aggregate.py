@@ -16,7 +16,6 @@ from accel_bench.analysis.metrics.offered_load import (
     OfferedLoad,
     compared_seconds,
     is_saturated,
-    largest_metric,
     load_obstacle,
     offered_rate,
 )
@@ -164,12 +163,6 @@ class ExperimentRuns:
     def load(self) -> OfferedLoad:
         """Offered load of the experiment, which decides whether latencies are comparable."""
         return OfferedLoad(self.name, self.rate, self.saturated)
-
-    def largest(self, metric: str) -> float | None:
-        """Return an engine metric's largest value over the runs; None if a run lacks the metric."""
-        values = [largest_metric(run, metric) for run in self.completed.values()]
-        known = [value for value in values if value is not None]
-        return max(known) if known and len(known) == len(values) else None
 
     @cached_property
     def tokens_per_second(self) -> Interval | None:

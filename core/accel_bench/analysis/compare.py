@@ -131,7 +131,7 @@ def judged_rows(
 def _speed(left: ExperimentRuns, right: ExperimentRuns, paired: bool) -> Comparison:
     """Compare the quantities of two experiments; unpaired runs get a ratio without a verdict."""
     before, after = left.quantity.costs, right.quantity.costs
-    if unused := _failed_audit(left, right):
+    if unused := _unusable(left, right):
         return Comparison(verdict_reason=unused)
     if not paired:
         failed = [
@@ -147,8 +147,8 @@ def _training(
     left: ExperimentRuns, right: ExperimentRuns, allowed: Comparability, paired: bool
 ) -> TrainingComparison:
     """Compare two experiments' training; without `paired` rounds, pair comparable runs in order."""
-    if failed_audit := _failed_audit(left, right):
-        return training_not_compared(failed_audit)
+    if unused := _unusable(left, right):
+        return training_not_compared(unused)
     if not allowed.comparable:
         return training_not_compared("not comparable")
     if paired:
@@ -156,7 +156,7 @@ def _training(
     return compare_training(numbered(left.completed), numbered(right.completed))
 
 
-def _failed_audit(left: ExperimentRuns, right: ExperimentRuns) -> str:
+def _unusable(left: ExperimentRuns, right: ExperimentRuns) -> str:
     sides = (("A", left), ("B", right))
     unused = [(name, side) for name, side in sides if side.failed_audit or side.imported]
     return ", ".join(f"{name} {side.how_it_ended}" for name, side in unused)

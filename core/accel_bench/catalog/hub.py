@@ -24,7 +24,7 @@ USER_OF_ADDRESS = re.compile(r"//[^/\s]*@")
 
 
 class HubModel(NamedTuple):
-    """What a hub states about a model, or the reason why nothing is known."""
+    """A hub's statements about a model, or the reason why nothing is known."""
 
     architecture: str | None = None
     """Class of the model in transformers; None if the hub does not state it."""

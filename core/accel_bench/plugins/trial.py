@@ -23,7 +23,7 @@ PROGRAM = (
 
 
 class Ending(NamedTuple):
-    """How a trial's process ended before its work returned, and whose hook it called last."""
+    """End of a trial's process before its work returned, and the plugin whose hook ran last."""
 
     how: str
     """Exit code or signal, such as `exit code 0` or `SIGSEGV`; empty at the time limit."""

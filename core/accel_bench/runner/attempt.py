@@ -57,7 +57,7 @@ class Attempt:
 
 @dataclass
 class Observations:
-    """What is known of an attempt: times, exit codes, results of ranks, metrics, machine states."""
+    """Record of an attempt: times, exit codes, results of ranks, metrics, machine states."""
 
     began: float
     """Start of the attempt by time.monotonic(), in seconds."""

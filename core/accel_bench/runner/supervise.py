@@ -43,7 +43,7 @@ def grace_seconds() -> float:
 
 @dataclass
 class ProcessOutcome:
-    """How an attempt's ranks have ended, as the supervisor saw it."""
+    """End of an attempt's ranks, as the supervisor saw it."""
 
     exits: dict[int, int] = field(default_factory=dict)
     """Exit code by rank; negative for a signal."""

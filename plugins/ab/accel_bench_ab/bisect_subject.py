@@ -1,4 +1,4 @@
-"""What `bisect` runs at each version: a command, or a stack of a scenario."""
+"""Subjects that `bisect` runs at each version: a command, or a stack of a scenario."""
 
 from __future__ import annotations
 

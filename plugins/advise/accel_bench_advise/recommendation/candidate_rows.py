@@ -22,7 +22,7 @@ from accel_bench.documents.base import JsonValue
 from accel_bench.machine.devices import HOST
 from accel_bench.result import Result
 from accel_bench.scenario.draft import look_up
-from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate
+from accel_bench_advise.recommendation.candidates import UNCOMPARED, Candidate, largest
 from accel_bench_advise.recommendation.ranking import Ranked, as_fast, is_as_fast, job_time
 from accel_bench_advise.recommendation.schema import (
     CandidateOutcome,
@@ -80,7 +80,7 @@ def candidate_row(candidate: Candidate, tokens: float | None) -> CandidateRow:
         device=candidate.device.label,
         tokens_per_second=row.tokens_per_second if usable else None,
         request_seconds=row.request_seconds if usable else None,
-        slowest_requests_ms=candidate.runs.largest(TAIL_LATENCY) if usable else None,
+        slowest_requests_ms=largest(candidate.runs, TAIL_LATENCY) if usable else None,
         start_seconds=starts[len(starts) // 2] if starts else None,
         hours=job_time(candidate, tokens).mapped(lambda s: s / 3600) if usable and tokens else None,
         ratio=row.ratio if usable else None,
@@ -139,7 +139,7 @@ def answer_of(ranked: Ranked, tokens: float | None) -> str:
     best = ranked.best
     assert best is not None
     parts = [f"Use {best.name} on {best.device.label}: {_speed(best)}, {_trained(best)}"]
-    if slowest := best.runs.largest(TAIL_LATENCY):
+    if slowest := largest(best.runs, TAIL_LATENCY):
         parts.append(f"in its worst run 99 of 100 requests took at most {slowest:,.4g} ms")
     if memory := memory_of(best):
         left = memory.headroom

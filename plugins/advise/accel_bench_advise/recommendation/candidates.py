@@ -13,7 +13,12 @@ from accel_bench.analysis.checks.training import compare_training
 from accel_bench.analysis.checks.training_verdict import training_obstacle
 from accel_bench.analysis.compare import numbered
 from accel_bench.analysis.device_kinds import DeviceKind, devices_of
-from accel_bench.analysis.metrics.offered_load import NO_LATENCY, rate_obstacle, saturation
+from accel_bench.analysis.metrics.offered_load import (
+    NO_LATENCY,
+    largest_metric,
+    rate_obstacle,
+    saturation,
+)
 from accel_bench.analysis.quantity import QUANTITIES, compared_by, run_figures
 from accel_bench.analysis.schema import ExperimentSummary
 from accel_bench.analysis.statistics.verdict import RoundKey
@@ -252,7 +257,7 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
     if not runs.compared_seconds:
         return replace(candidate, obstacle=NO_LATENCY, lone=False, outcome="not usable")
     for metric, limit in at_most.items():
-        value = _largest(runs, metric)
+        value = largest(runs, metric)
         reason = f"its worst run has {value:,.4g}" if value is not None else "it was not measured"
         if value is None or value > limit:
             why = f"{metric} may be {limit:,.4g} at most: {reason}"
@@ -260,12 +265,15 @@ def within_limits(candidate: Candidate, at_most: Mapping[str, float]) -> Candida
     return candidate
 
 
-def _largest(runs: ExperimentRuns, metric: str) -> float | None:
+def largest(runs: ExperimentRuns, metric: str) -> float | None:
     """Return the largest value over runs of an engine's metric or a figure such as
     `peak_memory_bytes`; None if a run lacks it."""
-    if metric not in QUANTITIES:
-        return runs.largest(metric)
-    values = [run_figures(run, runs.speeds.get(key))[metric] for key, run in runs.completed.items()]
+    values = [
+        run_figures(run, runs.speeds.get(key))[metric]
+        if metric in QUANTITIES
+        else largest_metric(run, metric)
+        for key, run in runs.completed.items()
+    ]
     known = [value for value in values if value is not None]
     return max(known) if known and len(known) == len(values) else None
 

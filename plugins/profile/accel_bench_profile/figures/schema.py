@@ -234,7 +234,7 @@ class RankProfile(Frozen):
 
     @property
     def recorded(self) -> Literal["kernels", "operations"]:
-        """What `kernels` lists: a device's `kernels`, or the host's `operations`."""
+        """Kind of the entries in `kernels`: a device's `kernels`, or the host's `operations`."""
         of_device = self.host is not None and self.host.measures == "device idle"
         return "kernels" if of_device else "operations"
 

@@ -22,6 +22,7 @@ from torch.profiler import (
     supported_activities,
 )
 
+from accel_bench.documents.files import aside_of
 from accel_bench.engine import Batch, PhaseName
 from accel_bench.machine.device_type import DeviceType
 from accel_bench.run_context import Run
@@ -205,18 +206,18 @@ def write_trace(profiler: Any, path: Path) -> None:
     Raises OSError or RuntimeError if it cannot be written, such as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished")
+    aside = aside_of(path)
     # Where a process is killed, hundreds of megabytes stay: in the system's folder, not in results.
     with TemporaryDirectory(prefix="accel-bench-trace-") as folder:
         plain = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(plain))
         check_whole(plain)
         try:
-            with plain.open("rb") as source, gzip.open(unfinished, "wb", 6) as target:
+            with plain.open("rb") as source, gzip.open(aside, "wb", 6) as target:
                 shutil.copyfileobj(source, target)
-            unfinished.replace(path)
+            aside.replace(path)
         finally:
-            unfinished.unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
 
 
 def check_whole(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
@@ -23,6 +23,7 @@ from accel_bench.analysis.statistics.estimators import (
     median_of_known,
     positive_interval,
 )
+from accel_bench.analysis.wording import join_names
 from accel_bench.errors import StoreError, did_you_mean
 from accel_bench.result import Result
 from accel_bench_report.tables.expenses import Terms, hourly_usd, usd_per_million_tokens
@@ -55,21 +56,24 @@ def find_figures(names: Iterable[str], rows: Iterable[ExperimentRuns] = ()) -> l
     """Return figures by name: FIGURES, and the metrics of `rows` with or without the measurement.
 
     The metric `mean_host_memory_bytes rss` is also `mean_host_memory_bytes`, for example. Raises
-    StoreError with the nearest name for an unknown name.
+    StoreError for a name of several metrics, and with the nearest name for an unknown name.
     """
     names = [SHORT_NAMES.get(name, name) for name in names]
-    known = dict(FIGURES)
-    if not known.keys() >= {*names}:
-        runs = [run for row in rows for run in row.completed.values()]
-        own = {metric.name: _figure_of(metric) for metric in named_metrics(runs)}
-        known = {name.partition(" ")[0]: figure for name, figure in own.items()} | own | known
-    if unknown := next((name for name in names if name not in known), None):
-        raise StoreError(f"there is no figure {unknown!r}{did_you_mean(unknown, known)}")
-    return [known[name] for name in names]
+    others = () if FIGURES.keys() >= {*names} else rows
+    runs = [run for row in others for run in row.completed.values()]
+    metrics = {metric.name: metric for metric in named_metrics(runs)}
+    return [FIGURES.get(name) or _figure_of(name, metrics) for name in names]
 
 
-def _figure_of(metric: MetricFigure) -> Figure:
-    """Return a plugin's metric as a figure of experiments."""
+def _figure_of(name: str, metrics: Mapping[str, MetricFigure]) -> Figure:
+    """Return the one of `metrics` with a name as a figure of experiments. Raises StoreError."""
+    matches = [name] if name in metrics else [m for m in metrics if m.partition(" ")[0] == name]
+    if len(matches) > 1:
+        raise StoreError(f"{name} is {join_names(sorted(matches))}: name one of them")
+    if not matches:
+        known = FIGURES.keys() | metrics.keys() | {m.partition(" ")[0] for m in metrics}
+        raise StoreError(f"there is no figure {name!r}{did_you_mean(name, known)}")
+    metric = metrics[matches[0]]
     return Figure(metric.name, metric.unit, _of_metric(metric.name), metric.better)
 
 

@@ -227,6 +227,11 @@ def test_a_metric_of_the_runs_is_a_figure_by_its_name() -> None:
         assert (figure, value.median) == ("energy sampled", pytest.approx(7))
     with pytest.raises(StoreError, match="no figure 'enrgy'; did you mean 'energy'"):
         pivot(runs, values=["enrgy"])
+    other = rank.model_copy(
+        update={"metrics": (metric, metric.model_copy(update={"kind": "read"}))}
+    )
+    with pytest.raises(StoreError, match="energy is energy read and energy sampled: name one"):
+        pivot([make_result(metered, ranks=[other])], values=["energy"])
 
 
 @given(campaigns(), st.permutations(KEYS), st.integers(0, 3), st.integers(0, 2), st.randoms())
