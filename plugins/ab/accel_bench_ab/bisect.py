@@ -9,12 +9,12 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import split
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from accel_bench.analysis.statistics.verdict import MINIMUM_ROUNDS
-from accel_bench.cli.options import CompareOption, Names, PlanOptions, parse_fraction, takes
+from accel_bench.cli.options import PlanOptions, parse_fraction, takes
 from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.documents.escaping import plain
@@ -28,14 +28,14 @@ from accel_bench_ab.bisect_report import bisect_report, bisect_view
 from accel_bench_ab.bisect_rounds import BisectRounds
 from accel_bench_ab.bisect_search import Bisection
 from accel_bench_ab.bisect_subject import CommandSubject, ScenarioSubject, Subject, is_scenario
-from accel_bench_ab.command import AbOptions, settings_of
+from accel_bench_ab.command import CommandOptions, settings_of
 from accel_bench_ab.plugin import digests_of
 from accel_bench_ab.session import counted_by, see
 from accel_bench_ab.variants import two_sides
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectOptions(PlanOptions):
+class BisectOptions(CommandOptions, PlanOptions):
     """Command-line options of `accel-bench bisect`."""
 
     ends: Annotated[
@@ -57,27 +57,6 @@ class BisectOptions(PlanOptions):
     rounds: Annotated[
         int, typer.Option(min=MINIMUM_ROUNDS, help="Most rounds of one comparison.")
     ] = 80
-    compare: CompareOption = None
-    by: Annotated[
-        Literal["auto", "tokens", "steps", "wall"],
-        typer.Option(help="Count tokens, optimizer steps or whole runs; auto looks at them first."),
-    ] = "auto"
-    steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="End a command after N measured steps.")
-    ] = 0
-    metric: Annotated[
-        Names,
-        typer.Option(
-            metavar="NAME=WHERE",
-            help="A figure of the command's own: a REGEX of its output, or json:[FILE#]PATH.",
-        ),
-    ] = None
-    higher: Annotated[
-        Names, typer.Option(metavar="NAME", help="A metric of which more is better.")
-    ] = None
-    no_observe: Annotated[
-        bool, typer.Option("--no-observe", help="Leave the observer out; compare by wall time.")
-    ] = False
     stack: Annotated[str, typer.Option(help="The stack of the scenario; else the baseline.")] = ""
     max_runs: Annotated[
         int,
@@ -190,9 +169,7 @@ def _subject(options: BisectOptions, history: History, invoked: Invocation) -> S
     if not is_scenario(words, [*find_presets("scenarios")]):
         if options.stack:
             raise ScenarioError("--stack belongs to a scenario, and a command was given")
-        names = ("by", "steps", "metric", "higher", "no_observe", "compare")
-        given = {name: getattr(options, name) for name in names}
-        settings = settings_of(AbOptions(commands=[*words], **given))
+        settings = settings_of(options)
         known = digests_of(words, Path()).items()
         files = {name: digest for name, digest in known if not history.decides_on(name)}
         subject = CommandSubject(words, settings, plan_request(options, {}), invoked, repr(files))

@@ -29,7 +29,34 @@ from accel_bench_ab.variants import compared_commands
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbOptions(MeasureOptions):
+class CommandOptions:
+    """Options of `accel-bench ab` and `bisect`: how a command is observed, and its figures."""
+
+    by: Annotated[
+        Literal["auto", "tokens", "steps", "wall"],
+        typer.Option(help="Count tokens, optimizer steps or whole runs; auto looks at them first."),
+    ] = "auto"
+    steps: Annotated[
+        int, typer.Option(min=0, metavar="N", help="End a command after N measured steps.")
+    ] = 0
+    metric: Annotated[
+        Names,
+        typer.Option(
+            metavar="NAME=WHERE",
+            help="A figure of a command's own: a REGEX of its output, or json:[FILE#]PATH.",
+        ),
+    ] = None
+    higher: Annotated[
+        Names, typer.Option(metavar="NAME", help="A metric of which more is better.")
+    ] = None
+    compare: CompareOption = None
+    no_observe: Annotated[
+        bool, typer.Option("--no-observe", help="Leave the observer out; compare by wall time.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbOptions(CommandOptions, MeasureOptions):
     """Command-line options of `accel-bench ab`."""
 
     commands: Annotated[
@@ -50,24 +77,6 @@ class AbOptions(MeasureOptions):
             metavar="OLD..NEW", help="Run in two environments: their folders, or pip's lock files."
         ),
     ] = None
-    by: Annotated[
-        Literal["auto", "tokens", "steps", "wall"],
-        typer.Option(help="Count tokens, optimizer steps or whole runs; auto looks at them first."),
-    ] = "auto"
-    steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="End a command after N measured steps.")
-    ] = 0
-    metric: Annotated[
-        Names,
-        typer.Option(
-            metavar="NAME=WHERE",
-            help="A figure of a command's own: a REGEX of its output, or json:[FILE#]PATH.",
-        ),
-    ] = None
-    higher: Annotated[
-        Names, typer.Option(metavar="NAME", help="A metric of which more is better.")
-    ] = None
-    compare: CompareOption = None
     rounds: Annotated[
         str | None,
         typer.Option(metavar="N|auto", help="Rounds; auto adds some while a verdict is open."),
@@ -75,9 +84,6 @@ class AbOptions(MeasureOptions):
     within: Annotated[
         str | None, typer.Option(metavar="TIME", help="Time for rounds that auto adds; else 3min.")
     ] = None
-    no_observe: Annotated[
-        bool, typer.Option("--no-observe", help="Leave the observer out; compare by wall time.")
-    ] = False
     save: Annotated[
         typer.FileTextWrite | None,
         typer.Option(metavar="FILE", help="Write the scenario, for `run` and `gate`; run nothing."),
@@ -124,7 +130,7 @@ def _compare(
     return run_plans([plan], invoked, show)
 
 
-def settings_of(options: AbOptions) -> CommandSettings:
+def settings_of(options: CommandOptions) -> CommandSettings:
     """Return the settings shared by all commands, from the options.
 
     Raises ScenarioError for an invalid `--metric`, and for options that contradict each other.

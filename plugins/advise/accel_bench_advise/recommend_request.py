@@ -6,11 +6,13 @@ import math
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from accel_bench.analysis.wording import join_names, size
 from accel_bench.catalog.hardware import NamedHardware, named_hardware
@@ -193,17 +195,24 @@ def read_request(options: RecommendOptions) -> RecommendRequest:
 
 
 def _limit(text: str) -> tuple[str, float]:
-    """Return name and number of a limit, `METRIC=VALUE`; raise ScenarioError for other text."""
-    name, _, value = text.partition("=")
+    """Return name and number of a limit, `METRIC=VALUE`; raise ScenarioError for other text.
+
+    A number of bytes may have a unit: `peak_memory_bytes=16GiB`.
+    """
+    name, _, value = (part.strip() for part in text.partition("="))
     try:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not name.strip() or not math.isfinite(number):
+    if name.endswith("_bytes") and not math.isfinite(number):
+        with suppress(ValidationError):
+            number = float(TypeAdapter(ByteSize).validate_python(value))
+    if not name or not math.isfinite(number):
         raise ScenarioError(
-            f"--metric-below {text}: write METRIC=VALUE, such as request_latency_p99=500 (in ms)"
+            f"--metric-below {text}: write METRIC=VALUE, such as request_latency_p99=500 (in ms) "
+            "or peak_memory_bytes=16GiB"
         )
-    return name.strip(), number
+    return name, number
 
 
 def _check_model(request: RecommendRequest, store: Store | None) -> None:

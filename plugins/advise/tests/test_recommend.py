@@ -50,6 +50,8 @@ def test_a_request_in_json_gives_what_the_options_give(results: Path, tmp_path: 
     assert document["recommended"]["stack"] == "fast"
     assert len(document["recommended"]["evidence"]["run_ids"]) == 5
     assert document["certainty"] == "measured"
+    limited = recommend(*MODEL, "--metric-below", "peak_memory_bytes=16GiB", "--format", "json")
+    assert json.loads(limited.out)["request"]["at_most"] == {"peak_memory_bytes": 16 * 2**30}
     twice = recommend("--json", str(path), "--gpu", "t4", code=2)
     assert "the command line gives gpu too" in twice.err
 
@@ -111,6 +113,7 @@ def test_conditions_choose_the_evidence(results: Path) -> None:
         (["--family", "visions"], "did you mean 'vision'"),
         (["--family", "vision", "--mode", "sing"], "--mode sing: it is train or inference"),
         ([*MODEL, "--metric-below", "request_latency_p99=soon"], "write METRIC=VALUE"),
+        ([*MODEL, "--metric-below", "peak_memory_bytes=16 bags"], "or peak_memory_bytes=16GiB"),
     ],
 )
 def test_bad_requests_name_the_culprit(results: Path, arguments: list[str], problem: str) -> None:

@@ -108,12 +108,19 @@ def overlap(one: Agent, other: Agent) -> bool:
 
 
 def cores_of(agents: Sequence[Agent]) -> int:
-    """Return how many cores a node's agents may use together; shared cores count once."""
-    apart: list[Agent] = []
-    for agent in agents:
-        if not any(overlap(agent, peer) for peer in apart):
-            apart.append(agent)
-    return sum(int(agent.description["cores"]) for agent in apart)
+    """Return how many cores a node's agents may use together; shared cores count once.
+
+    An agent whose cores are unknown shares those of all others.
+    """
+    affinities = [set(agent.description["affinity"]) for agent in agents]
+    cores = [int(agent.description["cores"]) for agent in agents]
+    if not all(affinities):
+        return max(cores)
+    total, counted = 0, set[int]()
+    for affinity, number in zip(affinities, cores, strict=True):
+        total += min(number, len(affinity - counted))
+        counted |= affinity
+    return total
 
 
 def threads_of(agents: Sequence[Agent]) -> int:

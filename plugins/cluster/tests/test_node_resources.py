@@ -28,6 +28,8 @@ def test_ranks_that_share_cores_divide_them_and_others_do_not() -> None:
     bound = [agent("a", [0, 1]), agent("a", [2, 3])]
     assert threads_of(shared) == threads_of(bound) == 2
     assert cores_of(shared) == cores_of(bound) == 4
+    assert cores_of([agent("a", [0, 1, 2, 3]), agent("a", [2, 3, 4, 5])]) == 6
+    assert cores_of([agent("a", [0, 1]), agent("a", [1, 2]), agent("a", [2, 3])]) == 4
 
 
 def test_ranks_on_unequal_nodes_get_the_threads_of_the_smallest() -> None:
