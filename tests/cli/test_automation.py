@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -130,8 +131,8 @@ def test_the_end_of_a_run_is_printed_though_ctrl_c_came_while_a_line_was(capsys:
     from accel_bench.testing import make_experiment
 
     reporter = progress.make_reporter(quiet=False, form="json")
-    planned = type("Planned", (), {"experiment": make_experiment()})()
-    plan = type("Plan", (), {"file": planned.experiment.scenario})()
+    planned: Any = SimpleNamespace(experiment=make_experiment())
+    plan: Any = SimpleNamespace(file=planned.experiment.scenario, notices=(), planned=())
     with patch.object(progress, "print_event", side_effect=KeyboardInterrupt):
         with pytest.raises(KeyboardInterrupt):
             reporter.on_plan(plan, 1, None)
@@ -139,16 +140,20 @@ def test_the_end_of_a_run_is_printed_though_ctrl_c_came_while_a_line_was(capsys:
     assert json.loads(capsys.readouterr().err)["event"] == "ended"
 
 
-def test_dropped_stacks_and_warnings_are_lines_too(capsys: Any) -> None:
+def test_notices_skipped_and_dropped_stacks_and_warnings_are_lines_too(capsys: Any) -> None:
     from accel_bench.cli.progress import make_reporter
     from accel_bench.testing import make_experiment
 
     reporter = make_reporter(quiet=False, form="json")
-    planned = type("Planned", (), {"experiment": make_experiment()})()
+    planned: Any = SimpleNamespace(experiment=make_experiment(), skipped=("no GPU", "no flash"))
+    file = planned.experiment.scenario
+    plan: Any = SimpleNamespace(file=file, notices=("fewer cores",), planned=(planned,))
+    reporter.on_plan(plan, 0, None)
     reporter.on_drop(planned, "it lost the race")
     reporter.on_warning("a tracker failed")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["event"] for line in lines] == ["dropped", "warning"]
+    assert [line["event"] for line in lines] == ["note", "skipped", "planned", "dropped", "warning"]
+    assert [line.get("reason") for line in lines[:2]] == ["fewer cores", "no GPU; no flash"]
     for line in lines:
         check(line)
 

@@ -164,6 +164,15 @@ def _key(planned: Planned) -> str:
 class JsonReporter(CallbackReporter):
     """Reporter that prints one line of JSON on stderr for each event."""
 
+    def on_plan(self, plan: Plan, runs: int, seconds: float | None) -> None:
+        """Print notices, skipped stacks and the number of runs."""
+        for notice in plan.notices:
+            print_event("note", reason=notice)
+        for planned in plan.planned:
+            if reasons := "; ".join(planned.skipped):
+                self._print_stack("skipped", planned, reasons)
+        super().on_plan(plan, runs, seconds)
+
     def on_result(self, planned: Planned, what: str, result: Result) -> None:
         """Print the end of a run, even if an earlier line raised an error or was interrupted."""
         self.raised = None
@@ -171,11 +180,15 @@ class JsonReporter(CallbackReporter):
 
     def on_drop(self, planned: Planned, reason: str) -> None:
         """Print the reason why a stack runs no more rounds."""
-        print_event("dropped", stack=planned.experiment.stack.name, reason=reason)
+        self._print_stack("dropped", planned, reason)
 
     def on_warning(self, text: str) -> None:
         """Print a warning."""
         print_event("warning", reason=text)
+
+    def _print_stack(self, event: str, planned: Planned, reason: str) -> None:
+        experiment = planned.experiment
+        print_event(event, stack=experiment.stack.name, tag=experiment.tag, reason=reason)
 
 
 def _print_progress(progress: RunProgress) -> None:
