@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from accel_bench.errors import AccelBenchError
+from accel_bench.errors import AccelBenchError, ScenarioError
 from accel_bench.scenario.find import ScenarioSource
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def accelerate(  # noqa: PLR0913 - what a script says
     from accel_bench_apply.given import checked_dtype
     from accel_bench_apply.request import ask, read_world
 
+    if not isinstance(overrides, Mapping | None):
+        raise ScenarioError(
+            "overrides is a mapping of dotted keys, such as {'adapter.use': 'lora'}, and no "
+            f"{type(overrides).__name__}"
+        )
     with _one_at_a_time:
         refuse_second()
         folder = Path(tempfile.mkdtemp(prefix="accel-bench-apply-"))

@@ -278,3 +278,8 @@ def test_other_models_evaluation_and_generation_are_as_without_the_stack(stack: 
     for one, wanted in zip(found, expected[0], strict=True):
         assert torch.allclose(one, wanted, atol=1e-5)
     assert torch.equal(written, expected[1])
+
+
+def test_overrides_of_another_kind_are_refused_by_name() -> None:
+    with pytest.raises(ScenarioError, match="overrides is a mapping of dotted keys"):
+        accel_bench.accelerate(small_llama(), overrides=["train.seed=1"])  # type: ignore[arg-type]

@@ -83,7 +83,10 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
     from accel_bench.planning.request import PlanRequest
     from accel_bench.runner.purpose import ask_ranks, plan_stack
 
+    overrides = parse_overrides(options.set_ or [], {})
     guessed = _guessed(options.file)
+    use = dict(overrides).get("data.use", guessed["use"])
+    guessed = guessed if use == guessed["use"] else {"use": use}
     data = {
         **guessed,
         "source": "path",
@@ -95,7 +98,6 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
     }
     draft, machine = single_draft("quickstart", "data profile"), read_machine()
     draft.set("data", data, str(options.file))
-    overrides = parse_overrides(options.set_ or [], {})
     request = PlanRequest(overrides=overrides, build_environments=False, force=True)
     planned = plan_stack(draft, machine, request, "baseline")
     (reply, *_) = ask_ranks("lengths", planned, machine, one_process=True)

@@ -98,3 +98,10 @@ def test_a_file_is_not_overwritten(profiled: tuple[Path, str]) -> None:
     command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "lengths.json")
     done = call(*command, folder=folder)
     assert done.code == 2 and "already there" in done.err
+
+
+def test_rows_with_messages_are_read_as_another_plugin_does(profiled: tuple[Path, str]) -> None:
+    folder, _ = profiled
+    command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "text.json")
+    done = call(*command, "--set", "data.use=text", folder=folder)
+    assert "no key 'text'" in done.err and "messages'," not in done.err

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from accel_bench.analysis.wording import count
+from accel_bench.analysis.wording import count, join_names
 from accel_bench.documents.canonical import canonical_json
 from accel_bench.documents.presets import find_presets
-from accel_bench.errors import PluginError
+from accel_bench.errors import PluginError, ScenarioError
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.validation import marked_methods
 from accel_bench.scenario.draft import dotted
@@ -21,12 +21,12 @@ from accel_bench.scenario.models import Scenario, Stack
 from accel_bench.scenario.uses import NO_PLUGIN, Use
 from accel_bench_export.equivalents import rules_of
 from accel_bench_export.rules import Translation, translate
-from accel_bench_export.trainers import Trainer, read_trainer
+from accel_bench_export.trainers import Trainer, read_trainer, trainer_names
 
 SLOTS = ("adapter", "data", "optimizer", "parallel")
 """Sections of a scenario that name a plugin with declared counterparts in other programs."""
 
-SECTIONS = ("task", "model", "train")
+SECTIONS = ("task", "model", "train", "evaluate")
 """Sections of a scenario whose changed keys are each translated to a setting, or to a comment."""
 
 
@@ -70,9 +70,12 @@ def configuration(
     """Return the configuration of the training program `name` for a stack and a scenario.
 
     Without a scenario, it has only the stack's changes. `remarks` are sentences that become
-    comments. Raises ScenarioError for an unknown program.
+    comments. Raises ScenarioError for an unknown program, and for one that is only imported from.
     """
     trainer = read_trainer(name)
+    if not trainer.exports:
+        known = join_names(trainer_names())
+        raise ScenarioError(f"{name} is read and not written; --to is one of {known}")
     parts = []
     values: dict[str, Any] = {}
     if scenario is not None:
@@ -142,7 +145,9 @@ def _work_parts(
     yield Part("what makes it train as the scenario does", dict(trainer.always), notes)
     task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
     translation = translate(trainer.work, {**task, **values})
-    usual = {**task, **dict(dotted(Scenario().model_dump(mode="json")))}
+    options = full_options(Use(use=scenario.task.use))
+    usual = {f"task.{key}": value for key, value in options.items()}
+    usual |= dict(dotted(Scenario().model_dump(mode="json")))
     unsaid = {*translation.covered, *trainer.same}
     changed = [
         f"{key}: {value!r} has no counterpart"
@@ -174,6 +179,8 @@ def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[
     if scenario.world_size > 1 and "resources.devices" not in covered:
         places = f" on {resources.nodes} machines" if resources.nodes > 1 else ""
         yield f"the work is that of {scenario.world_size} processes{places}: start as many"
+    if resources.backend is not None:
+        yield f"the process group's backend: {resources.backend}"
     if resources.threads is not None:
         yield f"in the environment: OMP_NUM_THREADS={resources.threads}"
     for variable, value in scenario.environment.items():

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from accel_bench.documents.load import load_file
 from accel_bench.errors import ImportFileError, PluginError
 from accel_bench.plugins.describe import slots_of
 from accel_bench.plugins.manager import load_class
 from accel_bench.plugins.shipped import shipped
-from accel_bench.scenario.draft import dotted
+from accel_bench.scenario.draft import dotted, set_path
+from accel_bench.scenario.models import Scenario
 from accel_bench_export.configuration import SLOTS
 from accel_bench_export.equivalents import declaring_plugins, rules_of
-from accel_bench_export.rules import Rule, fits, recognize, unread
+from accel_bench_export.rules import ITEM, Rule, fits, options_in, recognize, unread
 from accel_bench_export.trainers import Trainer, read_trainer, readable_names
 
 NO_COUNTERPART = "no installed plugin is its counterpart"
@@ -85,30 +90,31 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
     settings = dict(trainer.imported) | settings
     rules = [*trainer.work]
     uses: list[Any] = []
-    slots: dict[str, tuple[bool, int, dict[str, Any], set[str]]] = {}
+    slots: dict[str, tuple[int, dict[str, Any], set[str]]] = {}
     for plugin in declaring_plugins():
-        options, keys = _plugin_in(plugin, name, trainer, whole)
         slot = _slot_of(plugin)
-        if slot in SLOTS and keys & {*given}:
-            said = settings.get(f"{slot}.use") == plugin
-            rank = (said, len(keys))
-            if rank > slots.get(slot, (False, 0))[:2]:
-                slots[slot] = (*rank, {"use": plugin, **options}, keys)
-        elif not slot and keys & {*given} - used:
+        is_named = f"{slot}.use" in settings
+        options, keys = _plugin_in(plugin, name, trainer, whole, is_named)
+        stated = keys & {*given}
+        rank = len(stated) + is_named
+        if slot in SLOTS and settings.get(f"{slot}.use", plugin) == plugin:
+            if rank > slots.get(slot, (0,))[0]:
+                slots[slot] = (rank, {"use": plugin, **options}, keys)
+        elif not slot and stated - used:
             uses.append({"use": plugin, **options} if options else plugin)
             rules += rules_of(plugin, name)
             used |= keys
-    for slot, (_, _, use, keys) in slots.items():
+    for slot, (_, use, keys) in slots.items():
         settings |= {f"{slot}.{key}": value for key, value in use.items()}
         rules += rules_of(use["use"], name)
         used |= keys
     settings = {key: value for key, value in settings.items() if value is not None}
     result = ReadConfiguration(name, settings, uses)
     result.left_out = dict(_left_out(trainer, given, used, rules))
-    steps = settings.get(STEPS)
-    if steps is not None and not (isinstance(steps, int) and 0 < steps <= MOST_STEPS):
-        del settings[STEPS]
-        result.left_out |= {key: FEW_STEPS for key in _keys_of(trainer, STEPS) & {*given}}
+    for option in _refused(settings):
+        value = settings.pop(option)
+        reason = FEW_STEPS if option == STEPS else f"{value!r} is no value of {option}"
+        result.left_out |= {key: reason for key in _keys_of(rules, option) & {*given}}
     return result
 
 
@@ -140,13 +146,17 @@ def _with_defaults(trainer: Trainer, given: Mapping[str, Any]) -> dict[str, Any]
 
     The result has each nested setting also under its dotted key.
     """
-    whole = {**trainer.defaults, **given, **dict(dotted(given))}
-    for key, (other, factor) in trainer.multiples.items():
-        if key not in given and isinstance(base := whole.get(other), int | float):
+    defaults = dict(trainer.defaults)
+    for other in trainer.other_defaults:
+        if all(key in given and value in (None, given[key]) for key, value in other.when.items()):
+            defaults |= other.set
+    whole = {**defaults, **given, **dict(dotted(given))}
+    for key, (factored, factor) in trainer.multiples.items():
+        if key not in given and isinstance(base := whole.get(factored), int | float):
             whole[key] = base * factor
-    for key, other in trainer.opposites.items():
+    for key, opposite in trainer.opposites.items():
         if key not in given:
-            whole[key] = not whole.get(other)
+            whole[key] = not whole.get(opposite)
     return whole
 
 
@@ -157,26 +167,65 @@ def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _keys_of(trainer: Trainer, option: str) -> set[str]:
-    """Return the names of a program's settings that equal the scenario's setting `option`."""
-    rules = [rule for rule in trainer.work if option in rule.options]
-    return {key for rule in rules for key, value in rule.set.items() if value == f"{{{option}}}"}
+def _refused(settings: Mapping[str, Any]) -> list[str]:
+    """Return the dotted keys whose values the scenario, or the plugin of a section, refuses; also
+    that of many steps."""
+    work: dict[str, Any] = {}
+    for key, value in settings.items():
+        set_path(work, key.split("."), value)
+    steps = settings.get(STEPS)
+    places = [STEPS] if isinstance(steps, int) and steps > MOST_STEPS else []
+    places += _problems(Scenario, work)
+    for slot in (*SLOTS, "task"):
+        section = work.get(slot, {})
+        options = {key: value for key, value in section.items() if key not in _owned(slot)}
+        with suppress(PluginError, KeyError):
+            refused = _problems(load_class(section["use"]).Options, options)
+            places += (f"{slot}.{place}" for place in refused)
+    return [key for key in settings if any(f"{place}.".startswith(f"{key}.") for place in places)]
+
+
+def _problems(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the dotted keys of `values` that a model refuses."""
+    try:
+        model.model_validate_json(json.dumps(values))
+    except ValidationError as problems:
+        for problem in problems.errors():
+            yield ".".join(map(str, problem["loc"]))
+
+
+def _owned(slot: str) -> Collection[str]:
+    """Return the keys of a scenario section that are not options of its plugin."""
+    kind: Any = Scenario.model_fields[slot].annotation
+    return {"use", *kind.owned_keys()}
+
+
+def _keys_of(rules: Sequence[Rule], option: str) -> set[str]:
+    """Return the names of a program's settings that state the scenario's setting `option`."""
+    names = {option, option.partition(".")[2]}
+    return {
+        key
+        for rule in rules
+        for key, value in rule.set.items()
+        if names & {ITEM.sub("", name) for name in options_in(value)}
+    }
 
 
 def _plugin_in(
-    plugin: str, name: str, trainer: Trainer, settings: Mapping[str, Any]
+    plugin: str, name: str, trainer: Trainer, settings: Mapping[str, Any], is_named: bool
 ) -> tuple[dict[str, Any], set[str]]:
     """Return a plugin's options, and the keys of the program's settings that state them.
 
     Both are empty if the settings do not use the plugin. The settings use the plugin if they match
-    all placeholder-free settings of one of the plugin's rules, and these are not all null. `name`
-    is the name of the program `trainer`.
+    all placeholder-free settings of one of the plugin's rules, and these are not all null; if
+    `is_named`, another rule has named the plugin already. `name` is the name of the program
+    `trainer`.
     """
     rules = rules_of(plugin, name)
     best: tuple[dict[str, Any], set[str]] = {}, set()
     for view in (settings, _alike(trainer, settings)):
         said = (rule for rule in rules if any(value is not None for value in rule.fixed.values()))
-        if any(recognize([rule], view)[1] for rule in said):
+        if is_named or any(recognize([rule], view)[1] for rule in said):
             best = max(best, recognize(rules, view), key=lambda read: len(read[1]))
     return best
 
@@ -205,7 +254,7 @@ def _left_out(
         elif isinstance(value, dict) and any(path.startswith(f"{key}.") for path in used):
             inner = dict(dotted({key: value}))
             yield from _left_out(trainer, inner, used, rules)
-        elif not _says_nothing(value) and trainer.always.get(key) != value:
+        elif trainer.always.get(key) != value and not _says_nothing(trainer, key, value):
             yield key, _reason(trainer, key)
 
 
@@ -216,7 +265,11 @@ def _reason(trainer: Trainer, key: str) -> str:
     return trainer.ignored.get(key, NO_COUNTERPART)
 
 
-def _says_nothing(value: Any) -> bool:
+def _says_nothing(trainer: Trainer, key: str, value: Any) -> bool:
+    """Return whether a setting turns something off; a zero may be a value if there is a default."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value == 0 and is_number and key in trainer.defaults:
+        return False
     return value in (None, False, "", [], {}, "no", "none", -1)
 
 

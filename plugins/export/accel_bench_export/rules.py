@@ -56,13 +56,13 @@ class Rule(Frozen):
     @property
     def fixed(self) -> dict[str, JsonValue]:
         """Settings without placeholders, by which the rule is recognized in a configuration."""
-        fixed = {key: value for key, value in self.set.items() if not [*_options_in(value)]}
+        fixed = {key: value for key, value in self.set.items() if not [*options_in(value)]}
         return {key: _filled(value, {}) for key, value in fixed.items()}
 
     @property
     def options(self) -> frozenset[str]:
         """Names of the options in the rule's conditions, settings and note."""
-        names = {*self.when, *self.unless, *_options_in(self.set), *PLACE.findall(self.note)}
+        names = {*self.when, *self.unless, *options_in(self.set), *PLACE.findall(self.note)}
         return frozenset(names | {ITEM.sub("", name) for name in names})
 
 
@@ -104,8 +104,9 @@ def recognize(
     """Return the options that a program's settings express, and the keys of those settings.
 
     `settings` are by dotted key. A rule applies if `settings` have all its fixed settings. Rules
-    without fixed settings are applied last. A rule is skipped if it contradicts the options of an
-    earlier rule.
+    without fixed settings are applied last. A rule is skipped if it contradicts itself or the
+    options of an earlier rule. Of a condition's alternatives the first is taken, unless one of them
+    is known.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
@@ -117,14 +118,17 @@ def recognize(
         }
         if not present:
             continue
-        stated = {k: v for k, v in rule.when.items() if not isinstance(v, list)}
-        for key in present:
-            stated |= dict(_read(rule.set[key], settings[key]))
-        if any(options.get(key, value) != value for key, value in stated.items()):
+        known = dict(options)
+        stated = [pair for key in present for pair in _read(rule.set[key], settings[key])]
+        if any(known.setdefault(key, value) != value for key, value in stated):
             continue
-        if any(_is_one(stated.get(k, options.get(k)), v) for k, v in rule.unless.items()):
+        for key, value in rule.when.items():
+            known.setdefault(key, value[0] if isinstance(value, list) else value)
+        if any(not _is_one(known[key], value) for key, value in rule.when.items()):
             continue
-        options |= stated
+        if any(_is_one(known.get(key), value) for key, value in rule.unless.items()):
+            continue
+        options = known
         used |= present
     return _with_lists(options), used
 
@@ -140,12 +144,13 @@ def _is_one(value: Any, wanted: JsonValue) -> bool:
     return value in wanted if isinstance(wanted, list) else bool(value == wanted)
 
 
-def _options_in(value: JsonValue) -> Iterator[str]:
+def options_in(value: JsonValue) -> Iterator[str]:
+    """Yield the names in the placeholders of a rule's value, such as `betas.0`."""
     if isinstance(value, str) and (match := OPTION.match(value)):
         yield match[1]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for item in inner:
-        yield from _options_in(item)
+        yield from options_in(item)
 
 
 def _option(options: Mapping[str, Any], name: str) -> Any:
@@ -217,7 +222,7 @@ def fits(value: JsonValue, given: Any) -> bool:
         return True
     if isinstance(value, dict):
         return isinstance(given, dict) and all(
-            fits(item, given[key]) if key in given else [*_options_in(item)] != []
+            fits(item, given[key]) if key in given else [*options_in(item)] != []
             for key, item in value.items()
         )
     if isinstance(value, list):
@@ -232,7 +237,8 @@ def _read(value: JsonValue, given: Any) -> Iterator[tuple[str, Any]]:
     The placeholders in the rule's `value` tell where the options are.
     """
     if isinstance(value, str) and (match := OPTION.match(value)):
-        yield match[1], given.split(match[2]) if match[2] and isinstance(given, str) else given
+        listed = match[2] and isinstance(given, str)
+        yield match[1], [word.strip() for word in given.split(match[2])] if listed else given
     elif isinstance(value, dict) and isinstance(given, dict):
         for key in value.keys() & given.keys():
             yield from _read(value[key], given[key])

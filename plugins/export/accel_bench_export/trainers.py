@@ -32,6 +32,16 @@ class Usage(Frozen):
     """Command line, with `{file}` as the exported file."""
 
 
+class OtherDefaults(Frozen):
+    """Defaults of a program for one kind of training."""
+
+    when: dict[str, JsonValue] = Field(min_length=1)
+    """Settings in a file by which the kind is known; null is any value."""
+
+    set: dict[str, JsonValue]
+    """Values of the settings that the file does not contain."""
+
+
 class Trainer(Frozen):
     """A training program, with rules that translate a scenario's settings to the program's."""
 
@@ -68,6 +78,9 @@ class Trainer(Frozen):
 
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of the settings that a file does not contain."""
+
+    other_defaults: tuple[OtherDefaults, ...] = ()
+    """Different defaults of some kinds of training."""
 
     imported: dict[str, JsonValue] = Field(default_factory=dict)
     """Settings of a scenario, by dotted key, that each imported file of the program implies."""

@@ -96,6 +96,7 @@ def test_a_name_with_a_new_line_stays_in_its_comment(tmp_path: Path) -> None:
     [
         (("padding-fre", "--to", "trl"), "did you mean 'padding-free'?"),
         (("padding-free", "--to", "trll"), "no trainer is called 'trll'; did you mean 'trl'?"),
+        (("padding-free", "--to", "peft"), "peft is read and not written; --to is one of trl"),
         (("padding-free", "--to", "trl", "--set", "a=1"), "name it by --scenario"),
     ],
 )
@@ -123,7 +124,8 @@ adapter: lora
 data: {use: preferences, source: path, path: pairs.jsonl, held_out: 10, prefetch: 4}
 train: {gradient_checkpointing: true}
 environment: {NCCL_DEBUG: WARN}
-resources: {device: cpu, devices: 2, threads: 3}
+evaluate: {every: 5, steps: 10}
+resources: {device: cpu, devices: 2, threads: 3, backend: gloo}
 stacks: {baseline: [], sharded: [mesh]}
 sweep: {train.seed: [5, 6]}
 """
@@ -143,6 +145,8 @@ def test_nothing_of_the_work_is_left_out_in_silence(program: str, tmp_path: Path
     for said in (
         "#   data.held_out: 10 has no counterpart",
         "#   data.prefetch: 4 has no counterpart",
+        "#   evaluate.every: 5 has no counterpart",
+        "#   the process group's backend: gloo",
         "#   in the environment: NCCL_DEBUG=WARN",
         "#   in the environment: OMP_NUM_THREADS=3",
         "#   the work is that of 2 processes: start as many",
@@ -251,3 +255,9 @@ def test_a_stack_that_the_scenario_lacks_is_answered_with_those_it_has(chats: st
     done = call("export", "faster", "--to", "trl", "--scenario", chats)
     assert done.code == 2
     assert f"{chats} has baseline" in done.err and "called 'faster'" in done.err
+
+
+@pytest.mark.parametrize("program", ["llama-factory", "torchtune"])
+def test_a_padding_that_the_program_does_not_have_is_named(program: str, chats: str) -> None:
+    text = call("export", "baseline", "--to", program, "--scenario", chats).out
+    assert "pads to the longest sample of a micro-batch there, and here to 128 tokens" in text

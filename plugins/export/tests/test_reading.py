@@ -300,3 +300,125 @@ def test_the_files_of_a_padding_free_training_are_read_back(tmp_path: Path) -> N
         assert not found.left_out
     saved = "padding_free: false\nmax_length: null\npad_to_multiple_of: null\n"
     assert not read(tmp_path, f"use_peft: true\n{saved}").uses
+
+
+FIRST = {
+    "trl": "model_name_or_path: org/m\nuse_peft: true\n",
+    "axolotl": "base_model: org/m\n",
+    "llama-factory": "model_name_or_path: org/m\nstage: sft\nfinetuning_type: lora\n",
+}
+"""Lines by which the file of a program is known."""
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "wanted"),
+    [
+        ("trl", "max_length: 64\npad_to_multiple_of: 8\n",
+         {"sequence_length": 64, "padding": "longest"}),
+        ("trl", "pad_to_multiple_of: 1024\n", {"sequence_length": 1024, "padding": "max_length"}),
+        ("trl", "max_length: 64\n", {"sequence_length": 64, "padding": "longest"}),
+        ("trl", "packing: true\nmax_length: 64\n", {"sequence_length": 64}),
+        ("trl", "max_length: 64\nassistant_only_loss: true\n", {"messages": "messages"}),
+        ("axolotl", "sample_packing: false\n", {"packing": False, "padding": "longest"}),
+        ("axolotl", "pad_to_sequence_len: true\n", {"packing": False, "padding": "max_length"}),
+        ("axolotl", "datasets: [{path: a, ds_type: json, type: completion}]\nsequence_len: 64\n"
+         "sample_packing: false\npad_to_sequence_len: false\n", {"use": "text", "path": "a"}),
+        ("llama-factory", "cutoff_len: 64\n", {"use": "instructions", "padding": "longest"}),
+        ("llama-factory", "packing: true\nneat_packing: true\n", {"packing": None}),
+    ],
+)  # fmt: skip
+def test_samples_are_as_long_and_padded_as_there(
+    program: str, text: str, wanted: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read(tmp_path, FIRST[program] + text)
+    assert found.program == program
+    assert {key: found.settings.get(f"data.{key}") for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [("trl", "beta: 0.3\n"), ("axolotl", "rl: dpo\n"), ("llama-factory", "stage: dpo\n")],
+)
+def test_a_training_on_preferences_has_pairs_as_its_data(
+    program: str, text: str, tmp_path: Path
+) -> None:
+    first = FIRST[program].replace("stage: sft\n", "")
+    found = read(tmp_path, first + text)
+    assert (found.settings["task.use"], found.settings["data.use"]) == ("dpo", "preferences")
+    if program == "trl":
+        assert found.settings["train.learning_rate"] == 1e-6, "2e-5 is the default of SFT"
+    assert not found.left_out
+
+
+@pytest.mark.parametrize("program", ["trl", "axolotl", "llama-factory"])
+def test_pairs_come_back_as_they_were_written(program: str, tmp_path: Path) -> None:
+    source = tmp_path / "pairs.yaml"
+    data = "{use: preferences, source: path, path: a.jsonl, sequence_length: 64, padding: longest}"
+    source.write_text(
+        f"name: pairs\nmodel: {{id: org/m, weights: pretrained}}\ndata: {data}\n"
+        "task: {use: dpo, beta: 0.3, reference_model: org/other}\nstacks: {baseline: []}\n"
+    )
+    done = call("export", "baseline", "--to", program, "--scenario", str(source))
+    assert "#   task.reference_model: 'org/other' has no counterpart" in done.out
+    settings = read(tmp_path, done.out).settings
+    wanted = {"use": "preferences", "path": "a.jsonl", "sequence_length": 64, "padding": "longest"}
+    if program == "llama-factory":
+        del wanted["path"]
+    assert {key: settings.get(f"data.{key}") for key in wanted} == wanted
+
+
+def test_a_training_on_documents_stays_one(tmp_path: Path) -> None:
+    text = "model_name_or_path: org/m\nstage: pt\nfinetuning_type: full\ncutoff_len: 64\n"
+    settings = read(tmp_path, text).settings
+    assert (settings["data.use"], settings["data.packing"]) == ("text", True)
+    settings = read(tmp_path, f"{text}packing: false\n").settings
+    assert (settings["data.use"], settings["data.packing"]) == ("text", False)
+
+
+@pytest.mark.parametrize(
+    ("key", "betas"), [("adam_beta1", [0.5, 0.999]), ("adam_beta2", [0.9, 0.5])]
+)
+@pytest.mark.parametrize("program", [*FIRST])
+def test_one_beta_has_the_default_of_the_other_beside_it(
+    program: str, key: str, betas: list[float], tmp_path: Path
+) -> None:
+    found = read(tmp_path, f"{FIRST[program]}{key}: 0.5\n")
+    assert found.settings["optimizer.betas"] == betas
+
+
+def test_a_file_of_llama_factory_is_known_by_its_template(tmp_path: Path) -> None:
+    text = "model_name_or_path: org/m\nfinetuning_type: lora\ntemplate: qwen\n"
+    assert read(tmp_path, text).program == "llama-factory"
+
+
+def test_spaces_in_a_list_of_names_belong_to_no_name(tmp_path: Path) -> None:
+    found = read(tmp_path, FIRST["llama-factory"] + "lora_target: q_proj, v_proj\n")
+    assert found.settings["adapter.target_modules"] == ["q_proj", "v_proj"]
+
+
+@pytest.mark.parametrize(
+    ("program", "text", "key", "option"),
+    [
+        ("trl", "dtype: auto\n", "dtype", "model.dtype"),
+        ("trl", "datasets: [{path: json, data_files: [a, b]}]\n", "datasets", "data.path"),
+        ("axolotl", "gradient_checkpointing: offload\n", "gradient_checkpointing",
+         "train.gradient_checkpointing"),
+        ("llama-factory", "lora_rank: '16'\n", "lora_rank", "adapter.r"),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_scenario_has_is_listed(
+    program: str, text: str, key: str, option: str, tmp_path: Path
+) -> None:
+    found = read(tmp_path, FIRST[program] + text)
+    assert option not in found.settings
+    assert found.left_out[key].endswith(f"is no value of {option}")
+
+
+def test_a_zero_that_is_not_read_is_listed(tmp_path: Path) -> None:
+    text = "base_model: org/m\noptimizer: paged_adamw_8bit\nweight_decay: 0.0\n"
+    assert "weight_decay" in read(tmp_path, text).left_out
+
+
+def test_the_whole_model_is_compiled_as_there(tmp_path: Path) -> None:
+    found = read(tmp_path, FIRST["trl"] + "torch_compile: true\ntorch_compile_backend: eager\n")
+    assert found.uses == [{"use": "torch-compile", "backend": "eager", "scope": "model"}]

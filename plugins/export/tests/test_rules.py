@@ -89,3 +89,17 @@ def test_parts_of_a_setting_that_a_rule_does_not_name_are_found() -> None:
     ]
     shape = [{"path": "{path}", "type": {"field": "{prompt}"}}]
     assert [*unread(shape, given, "datasets")] == ["datasets[0].split", "datasets[0].type.roles"]
+
+
+def test_a_rule_that_reads_one_option_as_two_values_is_not_recognized() -> None:
+    rule = Rule(set={"max_length": "{length}", "multiple": "{length}"})
+    assert recognize([rule], {"max_length": 64, "multiple": 8}) == ({}, set())
+    assert recognize([rule], {"max_length": 64, "multiple": 64})[0] == {"length": 64}
+
+
+def test_the_first_alternative_of_a_condition_is_taken_unless_one_is_known() -> None:
+    rule = Rule(when={"kind": ["a", "b"]}, set={"fast": True})
+    assert recognize([rule], {"fast": True})[0] == {"kind": "a"}
+    named = Rule(when={"kind": ["a", "b"]}, set={"fast": True, "kind": "{kind}"})
+    assert recognize([named], {"fast": True, "kind": "b"})[0] == {"kind": "b"}
+    assert recognize([named], {"fast": True, "kind": "c"}) == ({}, set())

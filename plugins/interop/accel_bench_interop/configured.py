@@ -23,8 +23,8 @@ STACK = "imported"
 UNNAMED = {
     "model.id": "no model is named, so the scenario trains its small default model; set model.id",
     "data.path": (
-        "no data file is named, so the scenario trains on its default data; set data.source=path "
-        "and data.path=FILE"
+        "no data file is named, so the scenario trains on its default data; set data.use (such as "
+        "instructions), data.source=path and data.path=FILE"
     ),
 }
 """Notices on settings that decide the speed, for files that do not have them."""

@@ -42,10 +42,13 @@ def import_scenarios(
     names.
     """
     from accel_bench.analysis.wording import count
+    from accel_bench.errors import ImportFileError
     from accel_bench_interop import configured, fms_scenarios, ipfs_config
     from accel_bench_interop.mapping import Findings
     from accel_bench_interop.scenario_writer import stack_text, write_files
 
+    if not source.exists():
+        raise ImportFileError(f"{source}: there is no such file or folder")
     findings = Findings()
     stacks: dict[str, fms_scenarios.Uses] = {}
     if source.is_file() and (converted := configured.read_scenario(source, findings)):

@@ -98,7 +98,9 @@ def _families(
                 findings.drop("sequence_lengths", f"samples of {family} have no length")
     if not trained:
         raise ImportFileError(
-            f"{document.source}: names no model of a family that is trained here "
+            f"{document.source}: no key of a known training program is in it (axolotl: base_model; "
+            "LLaMA-Factory: stage; TRL: model_name_or_path; TrainingArguments: "
+            "per_device_train_batch_size), and it names no model of a family that is trained here "
             f"({', '.join(table.families)})"
         )
     return trained

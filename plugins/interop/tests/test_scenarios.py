@@ -12,6 +12,7 @@ from accel_bench_interop.fms_scenarios import SweepMatrix, read_folder
 from accel_bench_interop.ipfs_config import read_config
 from accel_bench_interop.mapping import Findings, read_mapping
 from accel_bench_interop.scenario_writer import NativeScenario, stack_text, write_files
+from cli.program import call
 
 from accel_bench.errors import ImportFileError
 from accel_bench.planning.resolve import resolve
@@ -341,7 +342,14 @@ def test_a_misspelt_key_of_the_configuration_is_reported(tmp_path: Path) -> None
     first = read_config(path, findings)[0]
     assert "'batch_size' is misspelt, and was taken for 'batch_sizes'" in findings.wrong[0]
     assert first.sweep["train.micro_batch_size"] == [1, 4, 16, 32, 64]
-    with pytest.raises(ImportFileError, match="names no model of a family that is trained here"):
+    with pytest.raises(ImportFileError, match="it names no model of a family that is trained here"):
         configured(tmp_path, model_families={"audio": ["whisper"]})
     with pytest.raises(ImportFileError, match="names no hardware"):
         configured(tmp_path, hardware_types=["tpu"])
+
+
+def test_a_file_that_is_not_there_and_one_of_no_known_program_are_named(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("colour: red\n")
+    for name, said in (("gone.yaml", "no such file"), ("other.yaml", "axolotl: base_model")):
+        done = call("scenarios", "import", str(tmp_path / name), "-o", str(tmp_path / "ours"))
+        assert done.code == 2 and said in done.err
