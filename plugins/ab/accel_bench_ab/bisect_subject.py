@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,8 +58,9 @@ class CommandSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Words of the command, its settings, and the digests of its files."""
-        return [*self.command, repr(self.settings), self.files]
+        """Words of the command, its settings, overrides, where it imports from, and its files."""
+        path = os.environ.get("PYTHONPATH", "")
+        return [*self.command, repr(self.settings), repr(self.request.overrides), path, self.files]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
         """Return a session's plan: the command, run in each version's folder and environment."""

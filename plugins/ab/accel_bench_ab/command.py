@@ -22,7 +22,7 @@ from accel_bench.errors import ScenarioError, did_you_mean
 from accel_bench.planning.plan import PlanRequest
 from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
-from accel_bench_ab.figures import OWN_METRICS
+from accel_bench_ab.figures import JSON, OWN_METRICS
 from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
 from accel_bench_ab.session import counted_by, in_their_dtypes, plan_commands, see
 from accel_bench_ab.variants import compared_commands
@@ -143,7 +143,7 @@ def settings_of(options: CommandOptions) -> CommandSettings:
         if name in {*figures, *QUANTITIES, *OWN_METRICS}:
             raise ScenarioError(f"--metric {text}: {name} has another meaning already; rename it")
         try:
-            re.compile(where)
+            re.compile("" if where.startswith(JSON) else where)
         except re.error as error:
             raise ScenarioError(f"--metric {text}: no regular expression: {error}") from error
         figures[name] = where

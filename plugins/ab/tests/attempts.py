@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,107 @@ def two_loaders_a_step() -> None:
         ours.optimizer.step()
 
 
+def batches_of(*lengths: int) -> Any:
+    """Return a DataLoader of a batch of each length."""
+    rows = [{"input_ids": torch.ones(length, dtype=torch.long)} for length in lengths]
+    return torch.utils.data.DataLoader(rows, 1)
+
+
+def train_batches(batches: Any) -> None:
+    """Take a step for each batch."""
+    ours = Ours()
+    for step, _ in enumerate(batches):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def a_look_at_one_batch() -> None:
+    batches = batches_of(8, 9, 10, 11, 12)
+    next(iter(batches))
+    train_batches(batches)
+
+
+def cut_off_evaluation_with_gradients() -> None:
+    ours, other = Ours(), batches_of(100, 100)
+    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+        for _ in other:
+            break
+
+
+def tried_again_with_smaller_batches() -> None:
+    """As after running out of memory in the first forward pass."""
+    next(iter(batches_of(100)))
+    train_batches(batches_of(8, 9, 10, 11, 12))
+
+
+def evaluation_from_a_lasting_iterator() -> None:
+    ours, other = Ours(), iter(batches_of(100, 100))
+    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+        if step == 1:
+            next(other)
+
+
+def a_batch_thrown_away() -> None:
+    batches = batches_of(7, 8, 9, 10, 11, 12)
+    train_batches(batch for batch in batches if batch["input_ids"].shape[1] != 8)
+
+
+def a_loader_in_a_loader() -> None:
+    class Rows(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield from batches_of(8, 9, 10)
+
+    train_batches(torch.utils.data.DataLoader(Rows(), None))
+
+
+def a_step_before_the_training() -> None:
+    """As trainers take it for the optimizer's states, or before a scheduler."""
+    ours = Ours()
+    ours.optimizer.step()
+    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def failed_backward_pass() -> None:
+    ours = Ours()
+    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
+        loss = ours.loss(step)
+        if step == 2:
+            loss.register_hook(lambda _: 1 / 0)
+        with suppress(ZeroDivisionError):
+            loss.backward()
+            ours.optimizer.step()
+
+
+def train_rows(*parts: Any) -> None:
+    """Take a step for each batch of unnamed tensors."""
+    train_batches(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*parts), 1))
+
+
+TEXT = torch.arange(40).view(STEPS, 8)
+
+
+def ids_and_labels() -> None:
+    train_rows(TEXT, torch.where(TEXT % 8 < 3, -100, TEXT))
+
+
+def ids_and_a_mask() -> None:
+    train_rows(TEXT, TEXT % 2, TEXT[:, 0])
+
+
+def two_texts() -> None:
+    train_rows(TEXT, torch.cat([TEXT, TEXT], 1))
+
+
+def several_batches_in_one() -> None:
+    train_rows(TEXT, TEXT, TEXT)
+
+
 def images() -> None:
     ours, rows = Ours(), torch.zeros(STEPS, 3, 32, 32, dtype=torch.uint8)
     for step, _ in enumerate(torch.utils.data.DataLoader(rows, 1)):
@@ -259,6 +361,27 @@ def batches_without_get() -> None:
         ours.optimizer.step()
 
 
+def loss_of_two_devices() -> None:
+    ours, on_host = Ours(), [True]
+    ours.optimizer.param_groups[0]["lr"] = 0.0
+    torch.Tensor.is_cpu = property(lambda tensor: on_host[0])  # type: ignore[assignment]
+    for step in range(STEPS):
+        for place in (step % 2 == 0, step % 2 == 1):
+            on_host[0] = place
+            ours.loss(0).backward()
+        ours.optimizer.step()
+
+
+def killed_after_a_loss_of_two_parts() -> None:
+    ours = Ours()
+    for step in range(10):
+        ours.loss(step % STEPS).backward()
+        if step == 9:
+            torch.autograd.backward([ours.loss(0), ours.loss(1)])
+        ours.optimizer.step()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def killed_with_losses_on_a_device() -> None:
     torch.Tensor.is_cpu = property(lambda tensor: False)  # type: ignore[assignment]
     plain()
@@ -272,6 +395,28 @@ def scaled_and_divided() -> None:
         (scaler.scale(ours.loss(step)) / 2).backward()
         scaler.step(ours.optimizer)
         scaler.update()
+
+
+def scaled_together() -> None:
+    ours = Ours()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for step in range(STEPS):
+        sum(scaler.scale([ours.loss(step), ours.loss(step)])).backward()
+        scaler.step(ours.optimizer)
+        scaler.update()
+
+
+def scaled_by_a_class_with_its_own_scale() -> None:
+    """As FSDP's."""
+
+    class Own(torch.amp.GradScaler):
+        def scale(self, outputs: Any) -> Any:
+            return outputs * 4.0
+
+    ours, scaler = Ours(), Own("cpu")
+    for step in range(STEPS):
+        scaler.scale(ours.loss(step)).backward()
+        ours.optimizer.step()
 
 
 def loss_of_two_parts() -> None:
@@ -290,6 +435,60 @@ def best_weights_loaded() -> None:
         ours.loss(step).backward()
         ours.optimizer.step()
     ours.model.load_state_dict(best)
+
+
+def averaged_weights_copied() -> None:
+    ours = Ours()
+    averages = [one.detach().clone() for one in ours.model.parameters()]
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+    for one, average in zip(ours.model.parameters(), averages, strict=True):
+        one.data.copy_(average)
+
+
+def one_layer_changed() -> None:
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train_layers(model, [optimizer])
+    with torch.no_grad():
+        model[1].weight.zero_()
+
+
+def a_layer_added_later() -> None:
+    model = layers()
+    optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    train_layers(model, [optimizer])
+    optimizer.add_param_group({"params": model[1].parameters()})
+    train_layers(model, [optimizer])
+
+
+class Around(torch.optim.Optimizer):
+    """An optimizer around another one, with the same weights."""
+
+    def __init__(self, own: Any) -> None:
+        self.own = own
+        super().__init__(own.param_groups, {})
+
+    def step(self, closure: Any = None) -> Any:
+        """Take the other one's step."""
+        return self.own.step(closure)
+
+
+def optimizer_around_another() -> None:
+    ours = Ours()
+    ours.optimizer = Around(ours.optimizer)
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
+def compiled_step() -> None:
+    ours = Ours()
+    step_of = torch.compile(lambda: ours.optimizer.step(), backend="eager")  # noqa: PLW0108
+    for step in range(STEPS):
+        ours.loss(step).backward()
+        step_of()
 
 
 def two_ranks_without_variables() -> None:
@@ -377,6 +576,27 @@ CASES = [
     killed,
     killed_with_losses_on_a_device,
     batches_without_get,
+    a_look_at_one_batch,
+    cut_off_evaluation_with_gradients,
+    tried_again_with_smaller_batches,
+    evaluation_from_a_lasting_iterator,
+    a_batch_thrown_away,
+    a_loader_in_a_loader,
+    a_step_before_the_training,
+    failed_backward_pass,
+    scaled_together,
+    scaled_by_a_class_with_its_own_scale,
+    averaged_weights_copied,
+    one_layer_changed,
+    a_layer_added_later,
+    optimizer_around_another,
+    compiled_step,
+    killed_after_a_loss_of_two_parts,
+    loss_of_two_devices,
+    ids_and_labels,
+    ids_and_a_mask,
+    two_texts,
+    several_batches_in_one,
 ]
 
 

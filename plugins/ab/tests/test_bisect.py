@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 from accel_bench_ab.bisect_commits import CommitHistory
 from accel_bench_ab.bisect_history import VersionError
+from accel_bench_ab.bisect_subject import CommandSubject
+from accel_bench_ab.scenario import CommandSettings
 from cli.program import call
 
+from accel_bench.cli.request import Invocation
 from accel_bench.errors import ScenarioError
+from accel_bench.planning.plan import PlanRequest
 
 PAGE = Path(__file__).parents[3] / "docs" / "bisect.md"
 
@@ -187,3 +191,15 @@ def test_ends_that_are_none_are_refused(words: list[str], reason: str, repositor
     done = call("bisect", *words, "--", "true", folder=repository)
     assert done.code == 2
     assert reason in done.err
+
+
+def test_other_settings_and_modules_are_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def identity(*overrides: tuple[str, object]) -> list[str]:
+        request, invoked = PlanRequest(overrides=overrides), Invocation.__new__(Invocation)
+        return CommandSubject(["work"], CommandSettings(), request, invoked).identity
+
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    known = identity()
+    assert identity(("environment.A", "1")) != known
+    monkeypatch.setenv("PYTHONPATH", "src")
+    assert identity() != known

@@ -32,7 +32,7 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
     done = run(folder, sys.executable, str(HERE / "attempts.py"), str(folder))
     assert done.returncode == 0, done.stderr
     names = json.loads((folder / "names.json").read_text())
-    killed = {"killed": 9, "killed_with_losses_on_a_device": 9}
+    killed = {name: 9 for name in names if name.startswith("killed")}
     assert {name: code for name, code in names.items() if code} == killed
     return {name: observe(folder / name) for name in names}
 
@@ -47,7 +47,8 @@ def attempts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Observed]:
         ("replaced_for_the_class", 5),
         ("closures", 5),
         ("in_backward", 5),
-        ("group_by_group", 5),
+        ("optimizer_around_another", 5),
+        ("compiled_step", 5),
         ("step_of_a_base_class", 5),
         ("scaled", 4),
         ("killed", 5),
@@ -82,6 +83,28 @@ def test_losses_are_those_before_a_scaler(attempts: dict[str, Observed]) -> None
     assert [step.passes for step in scaled] == [1, 1, 2, 1]  # The third was skipped.
 
 
+def test_labels_without_a_name_are_counted(attempts: dict[str, Observed]) -> None:
+    assert {step[1:4] for step in attempts["ids_and_labels"].steps} == {(8, 8, 5)}
+
+
+def test_a_loss_of_two_devices_is_whole(attempts: dict[str, Observed]) -> None:
+    whole = 2 * attempts["plain"].steps[0].loss
+    losses = [step.loss for step in attempts["loss_of_two_devices"].steps]
+    assert losses == pytest.approx([whole] * 5)
+
+
+def test_the_loss_of_a_scaler_with_its_own_scale(attempts: dict[str, Observed]) -> None:
+    scaled, plain = attempts["scaled_by_a_class_with_its_own_scale"], attempts["plain"]
+    assert scaled.steps[0].loss == plain.steps[0].loss
+
+
+def test_a_part_of_a_loss_is_none_though_the_process_is_killed(
+    attempts: dict[str, Observed],
+) -> None:
+    losses = [step.loss for step in attempts["killed_after_a_loss_of_two_parts"].steps]
+    assert [*map(math.isnan, losses)] == [False] * 9 + [True]
+
+
 def test_the_update_is_that_of_all_steps(attempts: dict[str, Observed]) -> None:
     plain = attempts["plain"].ranks[0].facts
     assert {*plain["updates"]} == {"1", "2", "5"}
@@ -109,10 +132,32 @@ def test_batches_of_an_evaluation_are_none_of_the_training(
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "a_look_at_one_batch",
+        "cut_off_evaluation_with_gradients",
+        "tried_again_with_smaller_batches",
+        "a_step_before_the_training",
+    ],
+)
+def test_each_step_has_the_tokens_of_its_own_batch(
+    name: str, attempts: dict[str, Observed]
+) -> None:
+    assert attempts[name].unseen == {}
+    assert [step.real for step in attempts[name].steps] == [8, 9, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
     ("name", "reason"),
     [
+        ("evaluation_from_a_lasting_iterator", "more batches are read than reach a backward pass"),
+        ("a_batch_thrown_away", "more batches are read than reach a backward pass"),
+        ("a_loader_in_a_loader", "more batches are read than reach a backward pass"),
         ("two_loaders_a_step", "more batches are read than reach a backward pass"),
         ("images", "a backward pass was of no batch of tokens from a DataLoader"),
+        ("ids_and_a_mask", "a backward pass was of no batch of tokens from a DataLoader"),
+        ("two_texts", "a backward pass was of no batch of tokens from a DataLoader"),
+        ("several_batches_in_one", "a backward pass was of no batch of tokens from a DataLoader"),
         ("batches_without_get", "AttributeError: 'Jagged' object has no attribute 'get'"),
     ],
 )
@@ -126,6 +171,8 @@ def test_batches_that_are_not_those_of_the_steps_are_not_counted(
     ("name", "reason"),
     [
         ("scaled_and_divided", "a scaled loss was changed before its backward pass"),
+        ("scaled_together", "a scaled loss was changed before its backward pass"),
+        ("failed_backward_pass", "a backward pass failed"),
         ("loss_of_two_parts", "a backward pass was of several tensors"),
         (
             "killed_with_losses_on_a_device",
@@ -140,12 +187,30 @@ def test_no_step_has_a_loss_that_is_a_part_of_it_or_scaled(
     assert all(math.isnan(step.loss) for step in attempts[name].steps)
 
 
-def test_weights_that_are_loaded_after_the_last_step_are_no_update(
-    attempts: dict[str, Observed],
+@pytest.mark.parametrize(
+    "name", ["best_weights_loaded", "averaged_weights_copied", "one_layer_changed"]
+)
+def test_weights_that_are_changed_after_the_last_step_are_no_update(
+    name: str, attempts: dict[str, Observed]
 ) -> None:
-    found = attempts["best_weights_loaded"]
+    found = attempts[name]
     assert found.unseen["update"] == "weights were changed after the last step"
-    assert {*found.ranks[0].facts["updates"]} == {"1", "2"}
+    assert str(len(found.steps)) not in found.ranks[0].facts["updates"]
+
+
+def test_an_update_of_some_weights_is_none(attempts: dict[str, Observed]) -> None:
+    found = attempts["group_by_group"]
+    assert len(found.steps) == 5
+    assert found.unseen["update"] == "the optimizer got other weights after its first step"
+    assert found.ranks[0].facts["updates"] == {}
+    found = attempts["a_layer_added_later"]  # After the last of the early sketches.
+    assert found.unseen["update"] == "weights were changed after the last step"
+    assert {*found.ranks[0].facts["updates"]} == {"1", "2", "8"}
+
+
+def test_an_optimizer_around_another_has_its_weights_once(attempts: dict[str, Observed]) -> None:
+    updates = attempts["optimizer_around_another"].ranks[0].facts["updates"]
+    assert {*updates["5"]} == {"weight", "bias"}
 
 
 def test_shards_of_weights_are_not_compared_with_weights(attempts: dict[str, Observed]) -> None:

@@ -28,8 +28,8 @@ def start(torch: Any, folder: str) -> None:
     watch = Watch(torch, folder)
     WATCHES.append(watch)
     optimizers = sys.modules["torch.optim.optimizer"]
-    optimizers.register_optimizer_step_pre_hook(untraced(watch.before_step))
-    optimizers.register_optimizer_step_post_hook(untraced(watch.after_step))
+    optimizers.register_optimizer_step_pre_hook(untraced(torch, watch.before_step))
+    optimizers.register_optimizer_step_post_hook(untraced(torch, watch.after_step))
     watch_backward(torch, watch)
     watch_scaler(torch, watch)
     watch_autocast(torch, watch)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 
 class Reading:
-    """Iteration over a data loader: whether it has `ended`, whether a batch was `trained` on."""
+    """Iteration over a data loader: whether it `stopped`, whether a batch was `trained` on."""
 
-    def __init__(self) -> None:
-        self.ended = self.trained = False
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = weakref.ref(iterator)
+        self.stopped = self.trained = False
+
+    @property
+    def ended(self) -> bool:
+        """True if no further batch will come: the iterator stopped, or it is gone."""
+        return self.stopped or self._iterator() is None
 
 
 def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
@@ -21,10 +28,11 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     """
     if isinstance(batch, (tuple, list)):
         mappings = [part for part in batch if hasattr(part, "keys")]
-        batch = mappings[0] if len(mappings) == 1 else batch[0] if batch and not mappings else None
-    if batch is None or not hasattr(batch, "keys"):
-        rows = is_tokens(batch, torch) and batch.dim() == 2
-        return (batch.numel(),) * 3 + (batch.shape[0],) if rows else None
+        if len(mappings) != 1:
+            return None if mappings else counts_of_rows(batch, torch)
+        batch = mappings[0]
+    if not hasattr(batch, "keys"):
+        return counts_of_rows([batch], torch)
     processed = real = sequences = 0
     supervised = None
     for key in batch.keys():
@@ -42,6 +50,22 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
     if not processed:
         return None
     return processed, real, real if supervised is None else min(supervised, real), sequences
+
+
+def counts_of_rows(parts: Any, torch: Any) -> tuple[int, int, int, int] | None:
+    """Return the counts of a batch of unnamed tensors: token ids, and their labels if any.
+
+    The result is None for other tensors of integers: a second text, a mask, more batches.
+    """
+    ids, *labels = [part for part in parts if is_tokens(part, torch)] or [None]
+    if ids is None or ids is not parts[0] or ids.dim() != 2 or len(labels) > 1:
+        return None
+    supervised = ids.numel()
+    if labels:
+        if labels[0].shape != ids.shape or 0 <= labels[0].min() <= labels[0].max() <= 1:
+            return None
+        supervised = count_nonzero(labels[0] != -100)
+    return ids.numel(), ids.numel(), supervised, ids.shape[0]
 
 
 def is_tokens(value: Any, torch: Any) -> bool:

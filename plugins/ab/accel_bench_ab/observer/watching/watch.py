@@ -17,7 +17,15 @@ from typing import Any
 from .batches import Reading, counts_of
 from .facts import compiler_facts, device_facts, optimizer_facts, peak_resident_bytes
 from .steps import FIELDS, Steps
-from .weights import live, names_in, scales_losses, sketch
+from .weights import (
+    last_element,
+    live,
+    names_in,
+    scales_losses,
+    sketch,
+    versions_of,
+    weights_of,
+)
 
 MOST_STEPS = 100_000
 """Maximum number of recorded steps; later ones are only counted."""
@@ -30,6 +38,9 @@ MOST_PENDING = 3
 
 MOST_READ = 4096
 """Maximum number of remembered batches without a backward pass."""
+
+MORE_READ = "more batches are read than reach a backward pass"
+"""Reason for unknown tokens: nobody can say which batches were those of the training."""
 
 UNSEEN = -1
 
@@ -50,6 +61,7 @@ class Watch:
         self.passes = 0
         self.all_passes = 0
         self.depth = 0
+        self.failed = False
         self.group: set[int] = set()
         self.first_group: set[int] = set()
         self.parts: set[int] = set()
@@ -62,6 +74,7 @@ class Watch:
         self.autocast = ""
         self.reading: Reading | None = None
         self.waiting: list[tuple[Reading, tuple[int, int, int, int] | None]] = []
+        self.taken: set[Reading] = set()
         self.tokens = [0, 0, 0, 0]
         self.tokens_unseen = ""
         self.steps_unseen = ""
@@ -73,8 +86,10 @@ class Watch:
         self.before: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
         self.sketch_is_due = False
-        self.probe: Any = None
-        self.version = 0
+        self.known: set[int] = set()
+        self.versions: dict[int, int] = {}
+        self.sampled = 0
+        self.sample: tuple[Any, Any] | None = None
         self.finalizers: list[Any] = []
         self.of_optimizers: dict[str, Any] = optimizer_facts([])
         self.updates: dict[int, Any] = {}
@@ -105,10 +120,10 @@ class Watch:
         `now` is the time in nanoseconds of the monotonic clock.
         """
         entered, self.entered = self.entered, False
-        if self.probe is not None and (weight := self.probe()) is not None:
-            self.version = weight._version
+        if not self.update_unseen:
+            self._guarded("update", self._look_at_weights, optimizer)
         first = id(optimizer.param_groups[0])
-        if self.passes == 0 and self.count:
+        if self.passes == 0:
             self._another(optimizer, first, entered, now)
             return
         if self.count and self.group != self.first_group:
@@ -155,16 +170,16 @@ class Watch:
                 whole[row + 1] = whole[row + 2] = whole[row + 3] = whole[row + 4] = UNSEEN
             else:
                 whole[row + 1], whole[row + 2], whole[row + 3], whole[row + 4] = self.tokens
-                if len(self.waiting) > MOST_PENDING:
-                    self._drop_untrained()
-                    if len(self.waiting) > MOST_PENDING:
-                        self.tokens_unseen = "more batches are read than reach a backward pass"
-            steps.real[row + 5] = self.loss
+                if self.waiting:
+                    self._check_waiting()
+            steps.real[row + 5] = math.nan if self.loss_unseen else self.loss
             whole[row + 6] = self.passes
             whole[row + 7] = 1
             if self.pending_losses:
                 self._guarded("loss", self._keep_loss, number)
         self.tokens[:] = 0, 0, 0, 0
+        self.taken.clear()
+        self.pending_losses.clear()
         self.passes, self.loss, self.scaled = 0, math.nan, False
         if self.page is not None:
             self.page[0] = self.count
@@ -180,6 +195,8 @@ class Watch:
         """
         self.passes += 1
         self.all_passes += 1
+        if self.failed:  # It is one of the passes of this step, with a part of its gradients.
+            self.loss_unseen = self.tokens_unseen = "a backward pass failed"
         if self.sketch_is_due:  # Now all optimizers of the step before have taken it.
             self.sketch_is_due = False
             self._guarded("update", self._early_sketch)
@@ -197,7 +214,7 @@ class Watch:
             self.loss_unseen = "a backward pass was of no scalar"
         elif self.scaled and loss is scaled:
             self.loss_unseen = "a scaled loss was changed before its backward pass"
-        elif loss.is_cpu:
+        elif loss.is_cpu and not self.pending_losses:
             value = loss.item()
             self.loss = value if self.passes == 1 else self.loss + value
         else:
@@ -209,6 +226,7 @@ class Watch:
         if counts is None:
             self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
             return
+        self.taken.add(reading)  # type: ignore[arg-type]
         reading.trained = True  # type: ignore[union-attr]
         tokens = self.tokens
         tokens[0] += counts[0]
@@ -231,6 +249,18 @@ class Watch:
             return
         self.waiting.append((reading, counts_of(batch, self.torch)))
 
+    def _check_waiting(self) -> None:
+        """Give the tokens up if the batches that wait at the end of a step may be those of it.
+
+        That is so if many wait, or if several loaders are read: an iterator that is still read may
+        be that of an evaluation, whose batch was taken for one of the training.
+        """
+        self._drop_untrained()
+        readings = {*self.taken, *(reading for reading, _ in self.waiting)}
+        several = sum(not reading.ended for reading in readings) > 1
+        if len(self.waiting) > MOST_PENDING or (self.waiting and several):
+            self.tokens_unseen = MORE_READ
+
     def _drop_untrained(self) -> None:
         """Drop queued batches of iterators that ended without backward passes: evaluations."""
         self.waiting[:] = [
@@ -240,9 +270,10 @@ class Watch:
     def _keep_loss(self, number: int) -> None:
         """Copy the sum of the losses of step `number` from the device, without synchronizing."""
         total = self.pending_losses[0]
+        if self.passes > len(self.pending_losses):  # The first ones lay on the host.
+            total = total + self.loss
         for loss in self.pending_losses[1:]:
             total = total + loss
-        self.pending_losses.clear()
         if self.pinned is None:
             room = self.torch.full((MOST_STEPS,), math.nan, dtype=self.torch.float32)
             self.pinned = room.pin_memory() if total.device.type == "cuda" else room
@@ -300,6 +331,9 @@ class Watch:
         for finalizer in self.finalizers:
             finalizer()
         self.closed = True
+        self._drop_untrained()
+        if any(reading.stopped for reading, _ in self.waiting):  # A batch was thrown away.
+            self.tokens_unseen = self.tokens_unseen or MORE_READ
         if self.pinned is not None and self.steps is not None:
             self._guarded("loss", self._read_losses)
         self._guarded("update", self.write)
@@ -363,15 +397,18 @@ class Watch:
 
         The observer thus keeps no weight alive longer than the optimizer does.
         """
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for p in weights_of(optimizer) if id(p) not in self.known]
+        if not parameters:  # It wraps an optimizer.
+            return
         if any(id(weight) not in self.names for weight in parameters):
             self._look_at_modules()
         if reason := self._why_no_update(parameters):
-            self.update_unseen = reason
-            self.updates.clear()
+            self._give_update_up(reason)
             return
-        if self.probe is None:
-            self.probe = weakref.ref(parameters[0])
+        self.known.update(map(id, parameters))
+        if not self.sampled:
+            element = last_element(parameters[-1])
+            self.sampled, self.sample = id(optimizer), (element, element.clone())
         trained: dict[str, Any] = {}
         for weight in parameters:
             name = self.names[id(weight)]
@@ -380,11 +417,32 @@ class Watch:
         self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
         dtypes = {name: weight.dtype for name, weight in trained.items()}
-        pid = self.pid
+        place = self.pid, id(optimizer)
         last = weakref.finalize(
-            optimizer, self._guarded, "update", self._last_sketch, pid, trained, dtypes
+            optimizer, self._guarded, "update", self._last_sketch, *place, trained, dtypes
         )
         self.finalizers.append(last)
+
+    def _give_update_up(self, reason: str) -> None:
+        """Store why the changes of weights cannot be compared, and keep no weights."""
+        self.update_unseen, self.sample = reason, None
+        self.updates.clear()
+        for finalizer in self.finalizers:
+            finalizer.detach()
+
+    def _look_at_weights(self, optimizer: Any) -> None:
+        """Record the versions of an optimizer's weights and an element of one: both of a step.
+
+        A change that a step does not make is then seen. `weight.data.copy_()` changes no version.
+        """
+        weights = weights_of(optimizer)
+        if self.count < SKETCHES[-1] and not self.known.issuperset(map(id, weights)):
+            self._give_update_up("the optimizer got other weights after its first step")
+            return
+        self.versions[id(optimizer)] = versions_of(weights)
+        if self.sample is not None and id(optimizer) == self.sampled:
+            element, copy = self.sample
+            copy.copy_(element)
 
     def _look_at_modules(self) -> None:
         """Find the names of the optimizers' weights, and detect FSDP and DeepSpeed's loss scale."""
@@ -414,17 +472,22 @@ class Watch:
         if alive and all(weight is not None for weight in alive.values()):
             self._sketch(alive)
 
-    def _last_sketch(self, pid: int, trained: dict[str, Any], dtypes: dict[str, Any]) -> None:
+    def _last_sketch(
+        self, pid: int, key: int, trained: dict[str, Any], dtypes: dict[str, Any]
+    ) -> None:
         """Store sketches (short sums) of the weight changes of an optimizer that is being deleted.
 
-        `pid` is the process that made the optimizer. `trained` has the weights by name, and
-        `dtypes` their dtypes. No sketch is stored if weights were changed after the last step, for
-        example by loading the best checkpoint.
+        `pid` is the process that made the optimizer, and `key` the optimizer's id. `trained` has
+        the weights by name, and `dtypes` their dtypes. No sketch is stored if weights were changed
+        after the last step, for example by loading the best checkpoint.
         """
         if pid != os.getpid() or self.steps_unseen:
             return
-        weight = self.probe()
-        same = weight is None or weight._version == self.version
+        weights = [*trained.values()]
+        same = self.versions.get(key) == versions_of(weights)
+        if same and key == self.sampled and self.sample is not None:
+            same = self.torch.equal(self.sample[1].cpu(), last_element(weights[-1]).cpu())
+            self.sample = None
         if same and all(tensor.dtype == dtypes[name] for name, tensor in trained.items()):
             self._sketch(trained)
         else:

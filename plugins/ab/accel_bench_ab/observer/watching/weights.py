@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 BUCKETS, ROW = 31, 31 * 131
@@ -34,6 +35,21 @@ def names_in(modules: list[Any], optimizers: list[Any]) -> dict[int, str]:
         for weight, name in by_id.items():
             names.setdefault(weight, name)
     return names
+
+
+def weights_of(optimizer: Any) -> list[Any]:
+    """Return the weights of an optimizer."""
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
+
+
+def versions_of(weights: list[Any]) -> int:
+    """Return the sum of the weights' versions, which each change in place makes larger."""
+    return sum(map(attrgetter("_version"), weights))
+
+
+def last_element(weight: Any) -> Any:
+    """Return a view of a weight's last element."""
+    return weight.detach()[(slice(-1, None),) * weight.dim()]
 
 
 def scales_losses(module: Any) -> bool:
