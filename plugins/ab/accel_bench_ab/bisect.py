@@ -28,14 +28,14 @@ from accel_bench_ab.bisect_report import bisect_report, bisect_view
 from accel_bench_ab.bisect_rounds import BisectRounds
 from accel_bench_ab.bisect_search import Bisection
 from accel_bench_ab.bisect_subject import CommandSubject, ScenarioSubject, Subject, is_scenario
-from accel_bench_ab.command import CommandOptions, settings_of
+from accel_bench_ab.command import ObserverOptions, settings_of
 from accel_bench_ab.plugin import digests_of
 from accel_bench_ab.session import counted_by, see
 from accel_bench_ab.variants import two_sides
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectOptions(CommandOptions, PlanOptions):
+class BisectOptions(ObserverOptions, PlanOptions):
     """Command-line options of `accel-bench bisect`."""
 
     ends: Annotated[

@@ -29,7 +29,7 @@ from accel_bench_ab.variants import compared_commands
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommandOptions:
+class ObserverOptions:
     """Options of `accel-bench ab` and `bisect`: how a command is observed, and its figures."""
 
     by: Annotated[
@@ -56,7 +56,7 @@ class CommandOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AbOptions(CommandOptions, MeasureOptions):
+class AbOptions(ObserverOptions, MeasureOptions):
     """Command-line options of `accel-bench ab`."""
 
     commands: Annotated[
@@ -130,7 +130,7 @@ def _compare(
     return run_plans([plan], invoked, show)
 
 
-def settings_of(options: CommandOptions) -> CommandSettings:
+def settings_of(options: ObserverOptions) -> CommandSettings:
     """Return the settings shared by all commands, from the options.
 
     Raises ScenarioError for an invalid `--metric`, and for options that contradict each other.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ from accel_bench.machine.info import Device
 from accel_bench.result import (
     Metric,
     RankResult,
-    Sample,
     Status,
     TensorUpdate,
     WeightUpdate,
@@ -25,8 +25,8 @@ from accel_bench.result import (
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench_ab.figures import read_figures
 from accel_bench_ab.plugin import ENGINE, CommandOptions
-from accel_bench_ab.record import Observed
-from accel_bench_ab.window import window_of
+from accel_bench_ab.record import Observed, Step
+from accel_bench_ab.window import sample_of, window_of
 
 EARLY_STEPS = 8
 """Number of the last step after which every observed process sketches its weight changes."""
@@ -68,17 +68,14 @@ class Finished:
     def seen(self) -> dict[str, Any]:
         """Return what was observed of the command, as JSON values.
 
-        The keys are the number of steps, the names of missing observations (`unseen`), dtypes, exit
-        code and duration in seconds. If steps are unseen, `ab` counts whole runs instead.
+        The keys are the missing observations with their reasons (`unseen`), the dtype of autocast,
+        and the dtypes of the weights. If steps are unseen, `ab` counts whole runs instead.
         """
         facts = self.observed.ranks[0].facts if self.observed.ranks else {}
         return {
-            "steps": len(self.observed.steps),
             "unseen": self.observed.unseen,
             "autocast": facts.get("autocast", ""),
             "dtypes": [*effective_of(self.observed).trained_dtypes],
-            "code": 0 if self.ended_by else self.code,
-            "seconds": self.ended - self.started,
         }
 
 
@@ -134,15 +131,7 @@ def _ran_out_of_memory(finished: Finished) -> bool:
 def _call(finished: Finished) -> Window:
     """Return a window with the run of the whole command as its only sample."""
     seconds = finished.ended - finished.started
-    sample = Sample(
-        step=0,
-        seconds=seconds,
-        sequences=1,
-        processed_tokens=1,
-        real_tokens=1,
-        supervised_tokens=1,
-        loss=None,
-    )
+    sample = sample_of(0, seconds, Step(finished.ended, 1, 1, 1, math.nan, 0), counted=True)
     return Window(started=finished.started, ended=finished.ended, samples=(sample,))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROW = struct.Struct("=qqqqqdqq")
+ROW = struct.Struct("=qqqqdqq")
 """Binary format of a row in a file of steps, as written by `observer/watching/steps.py`."""
 
 NO_PROCESS = "no process of it loaded torch where the observer could see it"
@@ -28,7 +28,6 @@ class Step(NamedTuple):
 
     real: int
     supervised: int
-    sequences: int
 
     loss: float
     """Sum of the losses of the step's backward passes; NaN if unobserved."""
@@ -97,7 +96,7 @@ def read_steps(path: Path) -> list[Step]:
     for row in ROW.iter_unpack(whole[: len(whole) // ROW.size * ROW.size]):
         if row[-1] != 1:
             break
-        steps.append(Step(row[0] / 1e9, *row[1:7]))
+        steps.append(Step(row[0] / 1e9, *row[1:6]))
     return steps
 
 
@@ -156,7 +155,6 @@ def _together(ranks: Sequence[Step]) -> Step:
         processed=total("processed"),
         real=total("real"),
         supervised=total("supervised"),
-        sequences=total("sequences"),
         loss=math.fsum(step.loss for step in ranks) / len(ranks),
         passes=sum(step.passes for step in ranks),
     )

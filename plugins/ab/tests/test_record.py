@@ -30,7 +30,7 @@ FACTS = {"began": 0, "rank": 0, "world_size": 1, "backward_passes": 3} | dict.fr
 
 def leave(folder: Path, name: str, steps: int, **facts: Any) -> None:
     """Write the record of a process whose steps took a second each."""
-    rows = [ROW.pack((i + 1) * 10**9, 8, 6, 5, 2, 1.0 / (i + 1), 1, 1) for i in range(steps)]
+    rows = [ROW.pack((i + 1) * 10**9, 8, 6, 5, 1.0 / (i + 1), 1, 1) for i in range(steps)]
     (folder / f"{name}.steps").write_bytes(b"".join(rows) + bytes(ROW.size * 4))
     (folder / f"{name}.json").write_text(json.dumps({**FACTS, **facts}))
 
@@ -38,7 +38,7 @@ def leave(folder: Path, name: str, steps: int, **facts: Any) -> None:
 def test_steps_end_where_the_first_row_is_empty(tmp_path: Path) -> None:
     leave(tmp_path, "1", 3)
     steps = read_steps(tmp_path / "1.steps")
-    assert steps[0] == Step(1.0, 8, 6, 5, 2, 1.0, 1)
+    assert steps[0] == Step(1.0, 8, 6, 5, 1.0, 1)
     assert len(steps) == 3
 
 
@@ -47,7 +47,7 @@ def test_ranks_of_one_job_are_one_run(tmp_path: Path) -> None:
     leave(tmp_path, "2", 4, rank=0, world_size=2)
     found = observe(tmp_path)
     assert [rank.facts["rank"] for rank in found.ranks] == [0, 1]
-    assert found.steps[0] == Step(1.0, 16, 12, 10, 4, 1.0, 2)
+    assert found.steps[0] == Step(1.0, 16, 12, 10, 1.0, 2)
     assert len(found.steps) == 3
 
 
@@ -79,7 +79,7 @@ def test_tokens_of_some_steps_alone_are_not_seen(tmp_path: Path) -> None:
 def steps_of(seconds: list[float], tokens: int = 8) -> list[Step]:
     """Return steps of so many seconds each, the first of which begins at 0."""
     ends = [sum(seconds[: i + 1]) for i in range(len(seconds))]
-    return [Step(end, tokens, tokens, tokens, 1, math.nan, 1) for end in ends]
+    return [Step(end, tokens, tokens, tokens, math.nan, 1) for end in ends]
 
 
 def test_a_step_lasts_from_the_end_of_the_one_before() -> None:

@@ -20,8 +20,8 @@ class Reading:
         return self.stopped or self._iterator() is None
 
 
-def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
-    """Return the processed, real and supervised tokens and the sequences of a host batch, or None.
+def counts_of(batch: Any, torch: Any) -> tuple[int, int, int] | None:
+    """Return the processed, real and supervised tokens of a host batch, or None.
 
     Tokens are in the batch's tensors `*input_ids`, whose `*attention_mask` marks real tokens, or in
     `tokens` in torchtune. The result is None for a batch without token ids.
@@ -33,7 +33,7 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
         batch = mappings[0]
     if not hasattr(batch, "keys"):
         return counts_of_rows([batch], torch)
-    processed = real = sequences = 0
+    processed = real = 0
     supervised = None
     for key in batch.keys():
         named = str(key).endswith("input_ids") or key == "tokens"
@@ -43,16 +43,15 @@ def counts_of(batch: Any, torch: Any) -> tuple[int, int, int, int] | None:
         processed += ids.numel()
         whole = mask is None or mask.shape != ids.shape
         real += ids.numel() if whole else count_nonzero(mask)
-        sequences += ids.shape[0]
     labels = batch.get("labels")
     if is_tokens(labels, torch):
         supervised = count_labels(labels)
     if not processed:
         return None
-    return processed, real, real if supervised is None else min(supervised, real), sequences
+    return processed, real, real if supervised is None else min(supervised, real)
 
 
-def counts_of_rows(parts: Any, torch: Any) -> tuple[int, int, int, int] | None:
+def counts_of_rows(parts: Any, torch: Any) -> tuple[int, int, int] | None:
     """Return the counts of a batch of unnamed tensors: token ids, and their labels if any.
 
     The result is None for other tensors of integers: a second text, a mask, more batches.
@@ -65,7 +64,7 @@ def counts_of_rows(parts: Any, torch: Any) -> tuple[int, int, int, int] | None:
         if labels[0].shape != ids.shape or 0 <= labels[0].min() <= labels[0].max() <= 1:
             return None
         supervised = count_nonzero(labels[0] != -100)
-    return ids.numel(), ids.numel(), supervised, ids.shape[0]
+    return ids.numel(), ids.numel(), supervised
 
 
 def is_tokens(value: Any, torch: Any) -> bool:

@@ -6,10 +6,10 @@ import mmap
 import os
 from typing import Any
 
-FIELDS = 8
+FIELDS = 7
 """Number of fields of a step, each of eight bytes: its end in nanoseconds of the monotonic clock;
-processed, real and supervised tokens, and sequences (-1 if unseen); loss as float64 (NaN if
-unseen); backward passes; 1 once the step has ended."""
+processed, real and supervised tokens (-1 if unseen); loss as float64 (NaN if unseen); backward
+passes; 1 once the step has ended."""
 
 GROWTH = 1024
 """Number of steps by which a file grows. Disk space is allocated for them, since writing to a

@@ -73,9 +73,9 @@ class Watch:
         self.scaled = False
         self.autocast = ""
         self.reading: Reading | None = None
-        self.waiting: list[tuple[Reading, tuple[int, int, int, int] | None]] = []
+        self.waiting: list[tuple[Reading, tuple[int, int, int] | None]] = []
         self.taken: set[Reading] = set()
-        self.tokens = [0, 0, 0, 0]
+        self.tokens = [0, 0, 0]
         self.tokens_unseen = ""
         self.steps_unseen = ""
         self.loss_unseen = ""
@@ -167,17 +167,17 @@ class Watch:
             row, whole = number * FIELDS, steps.whole
             whole[row] = now
             if self.reading is None or self.tokens_unseen:
-                whole[row + 1] = whole[row + 2] = whole[row + 3] = whole[row + 4] = UNSEEN
+                whole[row + 1] = whole[row + 2] = whole[row + 3] = UNSEEN
             else:
-                whole[row + 1], whole[row + 2], whole[row + 3], whole[row + 4] = self.tokens
+                whole[row + 1], whole[row + 2], whole[row + 3] = self.tokens
                 if self.waiting:
                     self._check_waiting()
-            steps.real[row + 5] = math.nan if self.loss_unseen else self.loss
-            whole[row + 6] = self.passes
-            whole[row + 7] = 1
+            steps.real[row + 4] = math.nan if self.loss_unseen else self.loss
+            whole[row + 5] = self.passes
+            whole[row + 6] = 1
             if self.pending_losses:
                 self._guarded("loss", self._keep_loss, number)
-        self.tokens[:] = 0, 0, 0, 0
+        self.tokens[:] = 0, 0, 0
         self.taken.clear()
         self.pending_losses.clear()
         self.passes, self.loss, self.scaled = 0, math.nan, False
@@ -232,7 +232,6 @@ class Watch:
         tokens[0] += counts[0]
         tokens[1] += counts[1]
         tokens[2] += counts[2]
-        tokens[3] += counts[3]
 
     def read(self, reading: Reading) -> None:
         """Record which data loader's iterator is about to return a batch."""
@@ -342,7 +341,7 @@ class Watch:
         if self.pinned.is_pinned():
             self.torch.cuda.synchronize()  # The command has ended its work.
         for number in range(min(self.count, MOST_STEPS)):
-            self.steps.real[number * FIELDS + 5] = float(self.pinned[number])  # type: ignore[union-attr]
+            self.steps.real[number * FIELDS + 4] = float(self.pinned[number])  # type: ignore[union-attr]
 
     def write(self) -> None:
         """Write all observations of this process, except its steps, to its JSON file."""
