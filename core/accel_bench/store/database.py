@@ -211,9 +211,9 @@ class Store:
         runs = self._runs(*conditions, order=(*EXPERIMENTS, *CHRONOLOGICAL))
         return (list(group) for _, group in groupby(runs, key=itemgetter(*names)))
 
-    def rows(self, *conditions: ColumnElement[bool], newest: int | None = None) -> list[ListedRun]:
-        """Return a list entry for each run, corrupt ones included; at most the `newest` runs."""
-        return self.list_rows(*conditions, newest=newest)[0]
+    def rows(self, *conditions: ColumnElement[bool]) -> list[ListedRun]:
+        """Return a list entry for each run, corrupt ones included."""
+        return self.list_rows(*conditions)[0]
 
     def list_rows(
         self,
@@ -348,9 +348,9 @@ class Store:
         )
 
 
-def in_parts(ids: Sequence[str], most: int = IDS_AT_ONCE) -> Iterator[Sequence[str]]:
-    """Yield the ids in groups of at most `most`, each small enough for one query."""
-    return (ids[start : start + most] for start in range(0, len(ids), most))
+def in_parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the ids in groups of at most `IDS_AT_ONCE`, each small enough for one query."""
+    return (ids[start : start + IDS_AT_ONCE] for start in range(0, len(ids), IDS_AT_ONCE))
 
 
 def begins_with(column: ColumnElement[str], prefix: str) -> ColumnElement[bool]:

@@ -54,13 +54,12 @@ Packages = Mapping[str, Package]
 class PackageHistory:
     """Series of package combinations that leads from an old lock file to a new one."""
 
-    def __init__(self, old: Path, new: Path, index: str = "") -> None:
+    def __init__(self, old: Path, new: Path) -> None:
         """Read the lock files `old` and `new`, and build the environments of both.
 
-        `index` is the URL of an additional package index; empty for none. Raises ScenarioError if a
-        file is no lock file, if both pin the same packages, or if pip refuses them.
+        Raises ScenarioError if a file is no lock file, if both pin the same packages, or if pip
+        refuses them.
         """
-        self._index = index
         self._old, self._new = read_lock(old), read_lock(new)
         changed = [name for name in {**self._old, **self._new}
                    if str(self._old.get(name)) != str(self._new.get(name))]  # fmt: skip
@@ -69,7 +68,7 @@ class PackageHistory:
         ends = [self._installed(lock) for lock in (self._old, self._new)]
         self._groups = order_changes(changed, *ends)
         self.versions = [Version("old", str(old)), *self._versions()]
-        self.identity = [index, *map(str, self._old.values()), "", *map(str, self._new.values())]
+        self.identity = ["", *map(str, self._old.values()), "", *map(str, self._new.values())]
 
     def prepare(self, version: int, environment: bool) -> Prepared:
         """Return a version's pinned packages, with a built environment if `environment` is true.
@@ -80,7 +79,7 @@ class PackageHistory:
         if not environment:
             return Prepared(requirements=requirements)
         try:
-            return Prepared(python=build_lock(requirements, self._index), requirements=requirements)
+            return Prepared(python=build_lock(requirements), requirements=requirements)
         except ScenarioError as error:
             raise VersionError(str(error)) from error
 
@@ -104,18 +103,18 @@ class PackageHistory:
         return {name: lock[name] for name, lock in locks.items() if name in lock}
 
     def _installed(self, lock: Lock) -> dict[str, Package]:
-        python = build_lock(map(str, lock.values()), self._index)
+        python = build_lock(map(str, lock.values()))
         text = run_program([str(python), "-c", READ_NEEDS], python.parent)
         return dict(_packages(json.loads(text)))
 
 
-def build_lock(requirements: Iterable[str], index: str = "") -> Path:
+def build_lock(requirements: Iterable[str]) -> Path:
     """Build an environment of exactly these requirements; return the path of its interpreter.
 
-    An environment that was built before is used again. `index` is the URL of an additional package
-    index; empty for none. Raises ScenarioError if pip refuses the packages.
+    An environment that was built before is used again. Raises ScenarioError if pip refuses the
+    packages.
     """
-    settings = PythonEnvironment(requirements=tuple(requirements), index=index)
+    settings = PythonEnvironment(requirements=tuple(requirements))
     entry = find_entry("accel_bench.environments", "builder of environments", "packages")
     with entry.blamed():
         python: Path = entry.load()(settings, ())
@@ -177,7 +176,7 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
     """
     left, groups, now = list(changed), [], dict(old)
     while left:
-        group = next((g for g in ([name] for name in left) if _allowed(_with(now, g, new))), None)
+        group = next(([name] for name in left if not _broken(_with(now, [name], new))), None)
         group = group or _smallest_group(left, now, new)
         now = _with(now, group, new)
         left = [name for name in left if name not in group]
@@ -217,10 +216,6 @@ def _with(now: Packages, group: Iterable[str], new: Packages) -> dict[str, Packa
         if name in new:
             changed[name] = new[name]
     return changed
-
-
-def _allowed(packages: Packages) -> bool:
-    return not _broken(packages)
 
 
 def _broken(packages: Packages) -> set[str]:

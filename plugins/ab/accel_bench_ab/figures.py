@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from accel_bench.result import Metric
@@ -51,7 +50,7 @@ def _state(path: Path) -> object:
 
 
 def read_figures(
-    options: CommandOptions, output: Path, before: Mapping[str, object] = MappingProxyType({})
+    options: CommandOptions, output: Path, before: Mapping[str, object]
 ) -> Iterator[Metric]:
     """Yield a metric for each figure; a missing figure has a reason instead of a value.
 

@@ -24,13 +24,13 @@ class CommandProcess(LocalProcess):
 
     PROGRAM = "accel_bench_ab.rank"
 
-    def __init__(self, job: Job, rank: int) -> None:
+    def __init__(self, job: Job) -> None:
         own = {
-            self.MARK: f"{job.run_id}/{rank}",
+            self.MARK: f"{job.run_id}/0",
             "ACCEL_BENCH_PARENT": str(os.getpid()),
             "LOCAL_RANK": "0",
         }
-        super().__init__(job, rank, {**os.environ, **job.experiment.scenario.environment, **own})
+        super().__init__(job, 0, {**os.environ, **job.experiment.scenario.environment, **own})
 
 
 def command_environment(

@@ -151,7 +151,7 @@ class Command(Plugin[CommandOptions]):
     @hookimpl
     def launch_ranks(self, job: Job) -> Sequence[RankProcess]:
         """Start the process that runs and observes the command."""
-        return [CommandProcess(job, 0)]
+        return [CommandProcess(job)]
 
     @hookimpl
     def load_data(self, run: Run) -> Any:

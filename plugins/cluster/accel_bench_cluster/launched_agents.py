@@ -153,12 +153,12 @@ def new_secret() -> bytes:
     return secrets.token_hex(32).encode()
 
 
-def split_endpoint(endpoint: str, option: str) -> tuple[str, int]:
-    """Return the host and port of the string `HOST:PORT`. Raises ScenarioError, which names
-    `option`, for another string."""
+def split_endpoint(endpoint: str) -> tuple[str, int]:
+    """Return the host and port of the string `HOST:PORT`. Raises ScenarioError for another string,
+    as of the option `launcher.endpoint`."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65535:
-        raise ScenarioError(f"{option} {endpoint!r} is no HOST:PORT, such as node-1:29500")
+        raise ScenarioError(f"launcher.endpoint {endpoint!r} is no HOST:PORT, such as node-1:29500")
     return host.strip("[]"), int(port)
 
 
@@ -196,7 +196,7 @@ def meeting_point(launcher: str, nodes: int, endpoint: str | None, way_out: str)
     if endpoint is None:
         needed = "needs --set launcher.endpoint=HOST:PORT"
         raise ScenarioError(f"launcher {launcher} on {nodes} nodes {needed}{way_out}")
-    address = split_endpoint(endpoint, "launcher.endpoint")
+    address = split_endpoint(endpoint)
     return MeetingPoint(address, is_here(address[0]))
 
 

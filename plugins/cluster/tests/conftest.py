@@ -1,12 +1,22 @@
-"""Connections for tests of launchers."""
+"""Programs and connections for tests of launchers."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from accel_bench_cluster.wire import Channel
+from launched import Launched
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Launched]:
+    """A program in a folder of its own; what it leaves is ended after the test."""
+    program = Launched(tmp_path, tmp_path)
+    yield program
+    program.end()
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cli.program import call
@@ -19,13 +17,6 @@ from accel_bench import Status
 ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
 
 ENV = ("--set", "launcher.use=env", "-q")
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Launched]:
-    program = Launched(tmp_path, tmp_path)
-    yield program
-    program.end()
 
 
 @pytest.mark.release

@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,13 +34,6 @@ task = sky.Task.from_yaml(sys.argv[1])
 print(json.dumps([task.num_nodes, resources.accelerators, resources.memory, task.run]))
 """
 """Program that parses a task as `sky launch` does."""
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Launched]:
-    program = Launched(tmp_path, tmp_path)
-    yield program
-    program.end()
 
 
 def render(program: Launched, *words: str, **changes: Any) -> list[dict[str, Any]]:

@@ -27,13 +27,6 @@ ON_TWO_NODES = {"device": "cpu", "nodes": 2, "devices": 1}
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Launched]:
-    program = Launched(tmp_path, tmp_path)
-    yield program
-    program.end()
-
-
-@pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster

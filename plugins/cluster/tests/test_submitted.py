@@ -27,13 +27,6 @@ CPU_CONFIGURATION = {
 """File written by `accelerate config` for two processes on CPUs."""
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> Iterator[Launched]:
-    program = Launched(tmp_path, tmp_path)
-    yield program
-    program.end()
-
-
 def check_two_ranks(done: Finished) -> None:
     """Check that both ranks of each run have ended well, and leave nothing behind."""
     assert done.code == 0, done.err

@@ -46,9 +46,6 @@ class Part:
 class Configuration:
     """Configuration of a training program for a stack, in parts."""
 
-    name: str
-    """Name of the training program."""
-
     trainer: Trainer
     stack: str
     scenario: str
@@ -88,7 +85,6 @@ def configuration(
     parts += [_use_part(name, trainer, use, **work)[0] for use in stack.uses]
     usage = (entry.command for entry in trainer.usage if _meant(entry.when, values))
     return Configuration(
-        name,
         trainer,
         stack.name,
         "" if scenario is None else scenario.name,

@@ -60,11 +60,20 @@ def state_of(model: Any) -> dict[str, torch.Tensor]:
 
 
 def copy_to(state: Mapping[str, torch.Tensor], records: Mapping[str, torch.Tensor]) -> None:
-    """Copy the tensors of `state` into the tensors of `records` with the same name."""
+    """Copy the tensors of `state` into the tensors of `records` with the same name. Raises
+    ValueError if `state` lacks one."""
+    try:
+        tensors = [state[name] for name in records]
+    except KeyError as error:
+        raise ValueError(f"the model has no parameter or buffer {error}") from None
     with torch.no_grad():
-        torch._foreach_copy_([*records.values()], [state[name] for name in records])
+        torch._foreach_copy_([*records.values()], tensors)
 
 
 def loss_value(loss: Any) -> float:
-    """Return a loss, which is a tensor of shape () or a number, as a float."""
-    return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    """Return a loss, which is a tensor of one element or a number, as a float. Raises TypeError for
+    anything else."""
+    try:
+        return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise TypeError(f"`step` returned no loss, which is one number: {error}") from error

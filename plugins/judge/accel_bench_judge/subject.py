@@ -26,11 +26,14 @@ STEP_SECONDS, WARMUP_SECONDS = 120.0, 900.0
 FREEZE_SECONDS = 5.0
 """Seconds within which a stopped process must stand still."""
 
+STOPPING_SECONDS = 0.0001
+"""CPU seconds that a process may use while it should stand still: a timer of its own, or another of
+its processes, can continue it."""
+
 PR_SET_CHILD_SUBREAPER = 36
 """Linux option of `prctl` by which orphaned descendants become children of this process."""
 
-FAULTS, CHILDREN_FAULTS = (7, 9), (8, 10)
-TICKS, CHILDREN_TICKS = (11, 12), (13, 14)
+FAULTS, CHILDREN_FAULTS, CHILDREN_TICKS = (7, 9), (8, 10), (13, 14)
 """Indices in /proc/PID/stat, from the state on, for a process and for its ended children."""
 
 Starter = Callable[[dict[str, Any], tuple[int, ...], Mapping[str, str]], int]
@@ -66,7 +69,10 @@ class Usage(NamedTuple):
     """Number of page faults: a running process causes some, a stopped process none."""
 
     seconds: float
-    """Seconds of CPU time."""
+    """Seconds of CPU time of those that have not ended, to the nanosecond."""
+
+    ended: float
+    """Seconds of CPU time of those that have ended, in ticks of 0.01 s."""
 
 
 class Subject:
@@ -79,6 +85,7 @@ class Subject:
         self._channel, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = {**settings, "channel": child.fileno(), "memory": memory}
         self._frozen: list[int] = []
+        self._used: float | None = None  # CPU seconds when it last stood still
         with child:
             descriptors = (child.fileno(), memory)
             self.pid = start(settings, descriptors, environment_of(settings["folders"]))
@@ -109,8 +116,11 @@ class Subject:
     def ask(self, request: bytes) -> bytes:
         """Continue the process with a request, and return its answer once it is stopped again.
 
-        Raises InvalidRunError as `wait` does.
+        What it computes until it stands still is on the clock. Raises InvalidRunError as `wait`
+        does, or if the process has computed since it stood still.
         """
+        self.check_stillness()
+        self._used = None
         for pid in (self.pid, *([] if self.alone else self._frozen)):
             self._signal(signal.SIGCONT, pid)
         try:
@@ -118,8 +128,20 @@ class Subject:
         except OSError as error:
             raise InvalidRunError(["the process of the step ended"]) from error
         reply = self.wait()
-        self._signal(signal.SIGSTOP)
+        deadline = time.monotonic() + FREEZE_SECONDS
+        while not self._stop([self.pid]):
+            _wait_until(deadline)
+        self._used = _cpu_seconds(self.pid)
         return reply
+
+    def check_stillness(self) -> None:
+        """Raise InvalidRunError if the process has computed since `ask` has stopped it."""
+        if self._used is None or (used := _cpu_seconds(self.pid)) is None:
+            return
+        if used - self._used > STOPPING_SECONDS:
+            raise InvalidRunError(
+                [f"the process of the step went on for {used - self._used:.2g} s after its answer"]
+            )
 
     def freeze(self) -> None:
         """Stop the process and its descendants, and return once none of their threads can compute.
@@ -130,13 +152,11 @@ class Subject:
         # Others may start a process, or let one go on, while they are looked at: so twice.
         while seen < (2 if self._frozen else 1):
             self._frozen = self.others()
-            family = (self.pid, *self._frozen)
-            for pid in family:
-                self._signal(signal.SIGSTOP, pid)
-            seen = seen + 1 if all(map(_stands_still, family)) else 0
-            if time.monotonic() > deadline:
-                raise InvalidRunError(["the process of the step could not be stopped"])
-            time.sleep(0 if seen else 0.0001)
+            if self._stop([self.pid, *self._frozen]):
+                seen += 1
+            else:
+                seen = 0
+                _wait_until(deadline)
         if select.select([self._channel], [], [], 0)[0]:
             raise InvalidRunError(["the process of the step answered what nobody had asked"])
 
@@ -154,12 +174,13 @@ class Subject:
 
     def others_usage(self) -> Usage:
         """Return page faults and CPU time of all the process's descendants, ended ones included."""
-        own, *others = (_stat(pid) for pid in (self.pid, *self.others()))
+        own, others = _stat(self.pid), self.others()
         faults, ticks = _sum(own, CHILDREN_FAULTS), _sum(own, CHILDREN_TICKS)
-        for fields in others:
+        for fields in map(_stat, others):
             faults += _sum(fields, FAULTS + CHILDREN_FAULTS)
-            ticks += _sum(fields, TICKS + CHILDREN_TICKS)
-        return Usage(faults, ticks / os.sysconf("SC_CLK_TCK"))
+            ticks += _sum(fields, CHILDREN_TICKS)
+        seconds = sum(_cpu_seconds(pid) or 0.0 for pid in others)
+        return Usage(faults, seconds, ticks / os.sysconf("SC_CLK_TCK"))
 
     def end(self) -> bool:
         """Kill the process and its descendants, and return whether all have ended within
@@ -179,9 +200,15 @@ class Subject:
         """Return the ids of the process and its descendants that have not ended."""
         return [pid for pid in (self.pid, *self.others()) if not _has_ended(pid)]
 
-    def _signal(self, number: int, pid: int | None = None) -> None:
+    def _stop(self, pids: Sequence[int]) -> bool:
+        """Send SIGSTOP to processes, and return whether all of them stand still already."""
+        for pid in pids:
+            self._signal(signal.SIGSTOP, pid)
+        return all(map(_stands_still, pids))
+
+    def _signal(self, number: int, pid: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid or self.pid, number)
+            os.kill(pid, number)
 
 
 def environment_of(folders: Sequence[str]) -> dict[str, str]:
@@ -226,6 +253,21 @@ def _stands_still(pid: int) -> bool:
     except OSError:
         return True
     return all((_stat(f"{pid}/task/{thread}") or ["X"])[0] in "TZX" for thread in threads)
+
+
+def _wait_until(deadline: float) -> None:
+    """Let others run for a moment. Raises InvalidRunError after the deadline of a stop."""
+    if time.monotonic() > deadline:
+        raise InvalidRunError(["the process of the step could not be stopped"])
+    os.sched_yield()
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """Return the CPU time of a process's threads to the nanosecond, or None for no process."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+    except OSError:
+        return None
 
 
 def _sum(fields: list[str], places: tuple[int, ...]) -> int:

@@ -14,10 +14,12 @@ import mmap
 import socket
 import struct
 import sys
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from accel_bench_judge.confinement import Confinement, confine
+from accel_bench_judge.confinement import confine
 
 STEP, COUNTED, ERROR = b"s", b"c", b"e"
 ANSWER = struct.Struct("=cdd")
@@ -31,16 +33,24 @@ def main(settings: dict[str, Any]) -> None:
     """
     channel = socket.socket(fileno=settings["channel"])
     try:
-        confined = confine(settings["folders"]) if settings["confined"] else Confinement()
+        confined = confine(settings["folders"])
         channel.send(ANSWER.pack(STEP, *map(float, confined)))  # none of the file's code has run
         take_step = _prepared(settings)
         channel.send(ANSWER.pack(STEP, 0.0, 0.0))
         while request := channel.recv(1):
             channel.send(ANSWER.pack(request, *take_step(request == COUNTED)))
-    except Exception as error:
+    except BaseException as error:  # SystemExit, for one, when the file is loaded
         with contextlib.suppress(OSError):
-            channel.send(ERROR + f"{type(error).__name__}: {error}".encode()[:500])
+            channel.send(ERROR + _described(error, settings["file"]).encode(errors="replace")[:500])
         raise
+
+
+def _described(error: BaseException, file: str) -> str:
+    """Return the type of an error, the last line of the file that led to it, and its message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    where = f" in line {lines[-1]} of {Path(file).name}" if lines else ""
+    return f"{type(error).__name__}{where}: {error}"
 
 
 def _prepared(settings: dict[str, Any]) -> Any:
@@ -60,7 +70,10 @@ def _prepared(settings: dict[str, Any]) -> Any:
     optimizer = reference.make_optimizer(model)
     candidate = load_steps(settings["file"], CANDIDATE)
     prepare, step = getattr(candidate, "prepare", None), candidate.step
-    used = (prepare(model, optimizer) if prepare else None) or (model, optimizer)
+    used = prepare(model, optimizer) if prepare else None
+    used = (model, optimizer) if used is None else used
+    if not isinstance(used, tuple | list):
+        raise TypeError(f"`prepare` returned a {type(used).__name__}, not (model, optimizer)")
 
     def take_step(counted: bool) -> tuple[float, float]:
         batch = {name: tensor.clone() for name, tensor in inputs.items()}

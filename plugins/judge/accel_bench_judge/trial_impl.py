@@ -19,14 +19,14 @@ from accel_bench_judge.comparison_impl import Judgement, StepRecord, compare
 from accel_bench_judge.confinement import Confinement
 from accel_bench_judge.shared_impl import attach, copy_to, lay_out, state_of
 from accel_bench_judge.step_files import REFERENCE, load_steps
-from accel_bench_judge.subject import Starter, Subject, Usage, start_program
+from accel_bench_judge.subject import STOPPING_SECONDS, Starter, Subject, Usage, start_program
 from accel_bench_judge.subject_impl import ANSWER, COUNTED, STEP
 
 MOST_RECORDED_BYTES = 4 * 2**30
 """Maximum bytes of the weights recorded after all steps of a trial."""
 
 BUSY_SECONDS = 0.02
-"""CPU seconds that other processes may use during measured steps; the kernel counts in 0.01 s."""
+"""CPU seconds that ended processes may use during measured steps; the kernel counts in 0.01 s."""
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Seals that fix the size of the shared memory: reading beyond its end would kill the judge."""
@@ -35,14 +35,13 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 class Trial:
     """Process that runs a judged training step again and again, and the record of its answers."""
 
-    def __init__(  # noqa: PLR0913 - two files, a cache, and how the process is started
+    def __init__(
         self,
         reference: str,
         file: str,
         cache: Path,
         *,
         start: Starter = start_program,
-        confined: bool = True,
         fewer_flops: bool = False,
     ) -> None:
         self._fewer_flops = fewer_flops
@@ -73,7 +72,6 @@ class Trial:
             "batch": inputs,
             "bytes": max(end, 1),
             "folders": [self._scratch.name, str(cache)],
-            "confined": confined,
         }
         self.steps: list[StepRecord] = []
         self._next = batch
@@ -132,16 +130,16 @@ class Trial:
         if self._ended:
             return
         self._ended = True
+        try:
+            self._subject.check_stillness()
+        except InvalidRunError as error:
+            self._reasons += error.reasons
         if self._before is not None:
             self._reasons += _computing(self._before, self._subject.others_usage())
         if not self._subject.end():
             self._reasons.append("processes that the step has started could not be ended")
         self._scratch.cleanup()
         os.close(self._memory)
-
-    def alive(self) -> list[int]:
-        """Return the ids of the step's processes that have not ended."""
-        return self._subject.alive()
 
     def judge(self) -> Judgement:
         """Return the comparison of all steps with the reference. Raises InvalidRunError if the
@@ -185,11 +183,12 @@ def _equal(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -
 
 def _computing(before: Usage, after: Usage) -> list[str]:
     """Return a list with a reason if other processes computed between two readings, or []."""
-    faults, seconds = (new - old for old, new in zip(before, after, strict=True))
-    if faults <= 0 and seconds <= BUSY_SECONDS:
+    faults, seconds, ended = (new - old for old, new in zip(before, after, strict=True))
+    used = seconds + ended  # one that ends goes from the first sum to the second
+    if faults <= 0 and seconds <= STOPPING_SECONDS and used <= BUSY_SECONDS:
         return []
     return [
-        f"processes that the step has started used {seconds:.2g} s of the CPU, with {faults} page "
+        f"processes that the step has started used {used:.2g} s of the CPU, with {faults} page "
         "faults, in the measured steps; a step computes in its own process"
     ]
 

@@ -14,6 +14,10 @@ from accel_bench.errors import InvalidRunError
 HERE = Path(__file__).parent
 REFERENCE = HERE / "steps" / "reference.py"
 HONEST = sorted((HERE / "honest").glob("*.py"))
+REFERENCES = {
+    name: HERE / "steps" / folder / "reference.py"
+    for name, folder in (("channels_last", "images"), ("micro_batches_in_float64", "double"))
+}
 UNCOUNTED = ("threads",)
 """Rewrites whose FLOPs torch does not count, which `--fewer-flops` allows."""
 
@@ -22,7 +26,8 @@ UNCOUNTED = ("threads",)
     "path", [path for path in HONEST if path.stem != "compiled"], ids=lambda path: path.stem
 )
 def test_an_honest_rewrite_passes(path: Path, take_steps: Any) -> None:
-    trial = take_steps(path, fewer_flops=path.stem in UNCOUNTED)
+    reference = REFERENCES.get(path.stem, REFERENCE)
+    trial = take_steps(path, reference, fewer_flops=path.stem in UNCOUNTED)
     assert trial.judge().training in ("bitwise equal", "equivalent")
 
 
@@ -77,7 +82,27 @@ def test_what_a_step_has_started_ends_with_it(take_steps: Any, tmp_path: Path) -
     )
     trial = take_steps(starting)
     assert trial.judge().training == "bitwise equal"
-    assert not trial.alive()
+    assert not trial._subject.alive()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("import sys\nsys.exit(3)", "SystemExit in line 2 of wrong.py: 3"),
+        ("import nothing_of_this_name", "ModuleNotFoundError in line 1 of wrong.py"),
+        ("def prepare(model, optimizer): return model", "`prepare` returned a Model, not"),
+        ("def step(*_): pass", "`step` returned no loss"),
+        ("def prepare(model, _): del model.head", "no parameter or buffer 'head.weight'"),
+        ("def step(*_): raise ValueError('\\udc80')", "ValueError in line 1 of wrong.py"),
+    ],
+)
+def test_an_error_of_a_step_names_the_line_and_what_is_wrong(
+    body: str, message: str, take_steps: Any, tmp_path: Path
+) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(f"{body}\n\n" + ("" if "step" in body else "def step(*_): return 0.0\n"))
+    with pytest.raises(InvalidRunError, match=message):
+        take_steps(wrong)
 
 
 def test_fewer_flops_are_refused_unless_they_are_allowed(take_steps: Any, tmp_path: Path) -> None:
@@ -134,6 +159,26 @@ def test_beside_a_bfloat16_reference_a_cheat_is_refused(
 ) -> None:
     with pytest.raises(InvalidRunError, match=r"the (loss|update) of "):
         take_steps(HERE / "cheats" / f"{name}.py", rounded).judge()
+
+
+@pytest.mark.parametrize(
+    ("constant", "factor"),
+    [
+        ("torch.full((LENGTH, LENGTH), -torch.inf).triu(1)", "constant[0, 0].exp()"),
+        ("torch.polar(torch.ones(4), torch.arange(4.0))", "constant.imag.max()"),
+    ],
+)
+def test_a_reference_may_have_infinite_and_complex_constants(
+    constant: str, factor: str, take_steps: Any, tmp_path: Path
+) -> None:
+    text = REFERENCE.read_text()
+    text = text.replace(
+        "self.head = nn", f"self.register_buffer('constant', {constant})\n        self.head = nn"
+    )
+    text = text.replace("self.body(words))", f"self.body(words)) * self.{factor}")
+    path = tmp_path / "reference.py"
+    path.write_text(text)
+    assert take_steps(HERE / "honest" / "plain.py", path).judge().training == "bitwise equal"
 
 
 @pytest.mark.parametrize("rounding", [0.0, 1e-6, 1e-3, 0.01, 0.1, 0.25])

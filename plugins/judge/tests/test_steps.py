@@ -19,12 +19,20 @@ HONEST = sorted((HERE / "honest").glob("*.py"))
 TWICE = ("keeps_results_on_disk",)
 """Cheats that are honest in their first run."""
 
-WITHOUT_GAIN = ("daemon", "patches_clocks", "sets_variables")
+WITHOUT_GAIN = ("continues_itself", "daemon", "patches_clocks", "sets_variables")
 """Cheats that train as the reference does, and change nothing that the judge reads."""
 
-NUMBERS = HERE / "steps" / "numbers" / "reference.py"
-REFERENCES = {"draws_the_next_batches": NUMBERS}
-"""References other than the transformer: batches that show all of their generator's state."""
+REFERENCES = {
+    name: HERE / "steps" / folder / "reference.py"
+    for name, folder in (
+        ("counts_alone", "counting"),
+        ("draws_the_next_batches", "numbers"),
+        ("float32_for_float64", "double"),
+        ("helper_for_small_steps", "numbers"),
+    )
+}
+"""References other than the transformer: batches that show all of their generator's state, a large
+buffer, weights in float64."""
 
 REASONS = {
     "loss, update": r"the (loss|update) of ",
@@ -71,6 +79,31 @@ def test_clocks_and_variables_of_the_step_are_not_read(name: str, take_steps: An
     trial = take_steps(HERE / "cheats" / f"{name}.py")
     assert time.monotonic() - before >= 0.02 * len(trial.steps)
     assert trial.judge().training == "bitwise equal"
+
+
+def test_what_is_computed_after_the_answer_is_on_the_clock_or_refused(
+    nursery: Any, tmp_path: Path
+) -> None:
+    from accel_bench_judge.trial_impl import Trial
+
+    cheat = HERE / "cheats" / "continues_itself.py"
+    trial = Trial(str(REFERENCE), str(cheat), tmp_path / "cache", start=nursery, fewer_flops=True)
+    took = []
+    try:
+        for _ in range(5):
+            trial.begin()
+            before = time.monotonic()
+            answer = trial.ask()
+            took.append(time.monotonic() - before)
+            trial.keep(answer)
+        trial.end()
+        trial.judge()
+    except InvalidRunError as refused:
+        assert re.search(r"went on for |the (loss|update) of ", str(refused))
+    else:
+        assert min(took[2:]) >= 0.02  # which each update sleeps
+    finally:
+        trial.end()
 
 
 def test_what_was_started_before_computes_nothing_in_measured_steps(

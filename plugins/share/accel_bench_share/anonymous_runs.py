@@ -52,7 +52,7 @@ def _without_private(session: SessionRecord) -> SessionRecord:
     for name in ("scenario", "written"):
         if isinstance(scenario := document.get(name), dict):
             document[name] = _public_scenario(scenario)
-    command = tuple(_without_overrides(session.command, "(trackers|launcher)"))
+    command = tuple(_without_overrides(session.command))
     return session.model_copy(update={"document": document, "command": command})
 
 
@@ -70,12 +70,12 @@ def _public_result(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "experiment": {**experiment, "scenario": scenario}}
 
 
-def _without_overrides(command: Sequence[str], keys: str) -> Iterator[str]:
-    """Yield a command's arguments without overrides of keys that match the pattern `keys`.
+def _without_overrides(command: Sequence[str]) -> Iterator[str]:
+    """Yield a command's arguments without overrides of trackers and of the launcher.
 
     An override is `--set KEY=...` in any of its spellings.
     """
-    pattern = re.compile(rf"(--set[= ])?{keys}[.=]")
+    pattern = re.compile(r"(--set[= ])?(trackers|launcher)[.=]")
     arguments = iter(command)
     for argument in arguments:
         if argument == "--set":

@@ -74,7 +74,7 @@ def read_effective(
     return effective if probe is None else effective.model_copy(update=_seen(probe))
 
 
-def read_process(run: Run, environment: Mapping[str, str] | None = None) -> EffectiveConfiguration:
+def read_process(run: Run, environment: Mapping[str, str]) -> EffectiveConfiguration:
     """Return the effective configuration of the process, for a model that core cannot read.
 
     The device is the scenario's, since an engine of another library refuses any other device. A

@@ -130,10 +130,10 @@ SMALL: Mapping[str, Any] = {
 values, the block of 4-bit scales, and of 16 bytes, for torch's grouped product."""
 
 
-def _gpt2(width: int, layers: int, heads: int, batch: int = 12) -> Shape:
-    """Return a shape of nanoGPT's GPT-2: sequences of 1,024 tokens, by default 12 sequences."""
+def _gpt2(width: int, layers: int, heads: int) -> Shape:
+    """Return a shape of nanoGPT's GPT-2: 12 sequences of 1,024 tokens."""
     sizes = {"n_embd": width, "n_layer": layers, "n_head": heads}
-    return Shape("gpt2", batch, 1024, {**NANOGPT, **sizes})
+    return Shape("gpt2", 12, 1024, {**NANOGPT, **sizes})
 
 
 SHAPES: dict[str, Shape] = {

@@ -139,18 +139,14 @@ def memory_views(rows: Sequence[RowView]) -> tuple[list[MemoryView], str]:
     measured = [
         (row, row.row.memory) for row in rows if row.row.memory and not row.row.why_not_ranked
     ]
-    shown = [(row, memory) for row, memory in measured[:MOST_ROWS] if memory]
-    most = max((_drawn(memory) for _, memory in shown), default=0)
+    shown = measured[:MOST_ROWS]
+    most = max((memory.peak - memory.imports for _, memory in shown), default=0)
     note = (
         f"The longest bar is {size(most)}." if any(memory.capacity for _, memory in shown) else ""
     )
     if any(memory.imports for _, memory in shown):
         note = f"A bar begins after the imports. {note}".rstrip()
     return [_memory_view(row, memory, most) for row, memory in shown], note
-
-
-def _drawn(memory: MemoryAtPeak) -> int:
-    return memory.peak - memory.imports
 
 
 def _memory_view(row: RowView, memory: MemoryAtPeak, most: int) -> MemoryView:

@@ -33,6 +33,6 @@ def start(torch: Any, folder: str) -> None:
     watch_backward(torch, watch)
     watch_scaler(torch, watch)
     watch_autocast(torch, watch)
-    watch_loader(torch, watch)
+    watch_loader(watch)
     os.register_at_fork(after_in_child=watch.forget)
     atexit.register(watch.close)

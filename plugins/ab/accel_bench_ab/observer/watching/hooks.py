@@ -84,7 +84,7 @@ def watch_autocast(torch: Any, watch: Watch) -> None:
     kind.__enter__ = enter
 
 
-def watch_loader(torch: Any, watch: Watch) -> None:
+def watch_loader(watch: Watch) -> None:
     """Patch the iterators of DataLoader to notify the observer of their batches."""
     from torch.utils.data import dataloader
 

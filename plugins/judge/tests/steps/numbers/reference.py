@@ -3,6 +3,8 @@
 import torch
 from torch import nn
 
+RATE = 0.1
+
 
 def make_model():
     return nn.Linear(20, 4)
@@ -14,12 +16,16 @@ def make_batch(generator):
 
 
 def make_optimizer(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1)
+    return torch.optim.SGD(model.parameters(), lr=RATE)
+
+
+def loss_of(model, batch):
+    given = batch["numbers"].to(model.weight.dtype) / 2**63
+    return (model(given) - given[:, :4].flip(-1)).square().mean()
 
 
 def step(model, optimizer, batch):
-    given = batch["numbers"].to(model.weight.dtype) / 2**63
-    loss = (model(given) - given[:, :4].flip(-1)).square().mean()
+    loss = loss_of(model, batch)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
