@@ -68,7 +68,7 @@ class PackageHistory:
         ends = [self._installed(lock) for lock in (self._old, self._new)]
         self._groups = order_changes(changed, *ends)
         self.versions = [Version("old", str(old)), *self._versions()]
-        self.identity = ["", *map(str, self._old.values()), "", *map(str, self._new.values())]
+        self.identity = [*map(str, self._old.values()), "", *map(str, self._new.values())]
 
     def prepare(self, version: int, environment: bool) -> Prepared:
         """Return a version's pinned packages, with a built environment if `environment` is true.

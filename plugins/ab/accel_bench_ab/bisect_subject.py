@@ -95,8 +95,9 @@ class ScenarioSubject:
 
     @property
     def identity(self) -> list[str]:
-        """Text of the scenario, overrides by the command line, and name of the stack."""
-        return [repr(self.draft.data), repr(self.request.overrides), self.stack]
+        """Text of the scenario, overrides by the command line, stack, and where it imports from."""
+        path = os.environ.get("PYTHONPATH", "")
+        return [repr(self.draft.data), repr(self.request.overrides), self.stack, path]
 
     def plan(self, versions: Mapping[str, Prepared], rounds: int) -> Plan:
         """Return a session's plan: the stack, run in an environment built for each version."""

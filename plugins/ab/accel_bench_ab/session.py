@@ -40,7 +40,7 @@ def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:
     """Run each command of a plan until three of its steps are observed, or to its end.
 
     Returns what was observed by the command's name: the keys are those of `Finished.seen`, such as
-    `steps`, `unseen` and `dtypes`. Raises WorkerError if a command fails.
+    `unseen` and `dtypes`. Raises WorkerError if a command fails.
     """
     seen = {}
     for planned in plan.runnable:

@@ -13,13 +13,14 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch._dynamo  # As an optimizer does: once here in the place of once in each process.
 import torch.distributed.fsdp
 
 STEPS = 5
+Kind = TypeVar("Kind")
 
 
 class Ours:
@@ -314,6 +315,37 @@ def failed_backward_pass() -> None:
             ours.optimizer.step()
 
 
+def failed_last_pass() -> None:
+    ours = Ours()
+    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
+        loss = ours.loss(step)
+        if step == 4:
+            loss.register_hook(lambda _: 1 / 0)
+        with suppress(ZeroDivisionError):
+            loss.backward()
+        ours.optimizer.step()
+
+
+def a_batch_thrown_away_before_another_epoch() -> None:
+    batches = batches_of(7, 8, 9, 10)
+    used = (batch for _ in range(2) for batch in batches if batch["input_ids"].shape[1] != 8)
+    train_batches(batch for batch, _ in zip(used, range(5), strict=False))
+
+
+def diverged() -> None:
+    ours = Ours()
+    for step in range(STEPS):
+        (ours.loss(step) * float("nan")).backward()
+        ours.optimizer.step()
+
+
+def optimizers_of_a_shared_weight() -> None:
+    model = layers()
+    every = torch.optim.SGD(model.parameters(), lr=0.1)
+    other = torch.nn.Linear(4, 4)
+    train_layers(model, [every, torch.optim.SGD([model[0].weight, other.weight], lr=0.1)])
+
+
 def train_rows(*parts: Any) -> None:
     """Take a step for each batch of unnamed tensors."""
     train_batches(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*parts), 1))
@@ -409,13 +441,14 @@ def scaled_together() -> None:
 def scaled_by_a_class_with_its_own_scale() -> None:
     """As FSDP's."""
 
-    class Own(torch.amp.GradScaler):
-        def scale(self, outputs: Any) -> Any:
-            return outputs * 4.0
+    class Own(torch.amp.GradScaler, Generic[Kind]):
+        def scale(self, outputs: Any, factor: float = 1.0) -> Any:
+            return (outputs["loss"] if isinstance(outputs, dict) else outputs) * factor
 
-    ours, scaler = Ours(), Own("cpu")
+    ours, scaler = Ours(), Own[int]("cpu")
+    assert scaler.scale({"loss": torch.ones(())}) == 1
     for step in range(STEPS):
-        scaler.scale(ours.loss(step)).backward()
+        scaler.scale(ours.loss(step), factor=4.0).backward()
         ours.optimizer.step()
 
 
@@ -584,6 +617,10 @@ CASES = [
     a_loader_in_a_loader,
     a_step_before_the_training,
     failed_backward_pass,
+    failed_last_pass,
+    a_batch_thrown_away_before_another_epoch,
+    diverged,
+    optimizers_of_a_shared_weight,
     scaled_together,
     scaled_by_a_class_with_its_own_scale,
     averaged_weights_copied,

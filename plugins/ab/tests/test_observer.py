@@ -152,6 +152,10 @@ def test_each_step_has_the_tokens_of_its_own_batch(
     [
         ("evaluation_from_a_lasting_iterator", "more batches are read than reach a backward pass"),
         ("a_batch_thrown_away", "more batches are read than reach a backward pass"),
+        (
+            "a_batch_thrown_away_before_another_epoch",
+            "more batches are read than reach a backward pass",
+        ),
         ("a_loader_in_a_loader", "more batches are read than reach a backward pass"),
         ("two_loaders_a_step", "more batches are read than reach a backward pass"),
         ("images", "a backward pass was of no batch of tokens from a DataLoader"),
@@ -173,6 +177,7 @@ def test_batches_that_are_not_those_of_the_steps_are_not_counted(
         ("scaled_and_divided", "a scaled loss was changed before its backward pass"),
         ("scaled_together", "a scaled loss was changed before its backward pass"),
         ("failed_backward_pass", "a backward pass failed"),
+        ("failed_last_pass", "a backward pass failed"),
         ("loss_of_two_parts", "a backward pass was of several tensors"),
         (
             "killed_with_losses_on_a_device",
@@ -198,14 +203,29 @@ def test_weights_that_are_changed_after_the_last_step_are_no_update(
     assert str(len(found.steps)) not in found.ranks[0].facts["updates"]
 
 
-def test_an_update_of_some_weights_is_none(attempts: dict[str, Observed]) -> None:
-    found = attempts["group_by_group"]
-    assert len(found.steps) == 5
-    assert found.unseen["update"] == "the optimizer got other weights after its first step"
+OTHER_WEIGHTS = "the optimizer got other weights after its first step"
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "reason"),
+    [
+        ("a_layer_added_later", 20, OTHER_WEIGHTS),
+        ("group_by_group", 5, OTHER_WEIGHTS),
+        ("optimizers_of_a_shared_weight", 10, "optimizers share weights"),
+    ],
+)
+def test_an_update_of_some_weights_is_none(
+    name: str, steps: int, reason: str, attempts: dict[str, Observed]
+) -> None:
+    found = attempts[name]
+    assert len(found.steps) == steps
+    assert found.unseen["update"] == reason
     assert found.ranks[0].facts["updates"] == {}
-    found = attempts["a_layer_added_later"]  # After the last of the early sketches.
-    assert found.unseen["update"] == "weights were changed after the last step"
-    assert {*found.ranks[0].facts["updates"]} == {"1", "2", "8"}
+
+
+def test_the_update_of_a_training_that_diverged_is_seen(attempts: dict[str, Observed]) -> None:
+    assert "update" not in attempts["diverged"].unseen
+    assert {*attempts["diverged"].ranks[0].facts["updates"]} == {"1", "2", "5"}
 
 
 def test_an_optimizer_around_another_has_its_weights_once(attempts: dict[str, Observed]) -> None:

@@ -114,13 +114,11 @@ def cores_of(agents: Sequence[Agent]) -> int:
     """
     affinities = [set(agent.description["affinity"]) for agent in agents]
     cores = [int(agent.description["cores"]) for agent in agents]
-    if not all(affinities):
-        return max(cores)
     total, counted = 0, set[int]()
     for affinity, number in zip(affinities, cores, strict=True):
         total += min(number, len(affinity - counted))
         counted |= affinity
-    return total
+    return max(total, *cores)
 
 
 def threads_of(agents: Sequence[Agent]) -> int:

@@ -30,6 +30,9 @@ def test_ranks_that_share_cores_divide_them_and_others_do_not() -> None:
     assert cores_of(shared) == cores_of(bound) == 4
     assert cores_of([agent("a", [0, 1, 2, 3]), agent("a", [2, 3, 4, 5])]) == 6
     assert cores_of([agent("a", [0, 1]), agent("a", [1, 2]), agent("a", [2, 3])]) == 4
+    unknown = agent("a", [])
+    unknown.description["cores"] = 3
+    assert cores_of([unknown, *bound]) == 4 and cores_of([unknown, agent("a", [0])]) == 3
 
 
 def test_ranks_on_unequal_nodes_get_the_threads_of_the_smallest() -> None:

@@ -23,6 +23,9 @@ from accel_bench_export.equivalents import declaring_plugins, rules_of
 from accel_bench_export.rules import ITEM, Rule, fits, options_in, recognize, unread
 from accel_bench_export.trainers import Trainer, read_trainer, readable_names
 
+NEEDS = {"data.path": "data.source"}
+"""Dotted keys without which another key is refused, and that key."""
+
 NO_COUNTERPART = "no installed plugin is its counterpart"
 """Reason why a setting is left out."""
 
@@ -90,6 +93,7 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
     settings = dict(trainer.imported) | settings
     rules = [*trainer.work]
     uses: list[Any] = []
+    refused: dict[str, str] = {}
     slots: dict[str, tuple[int, dict[str, Any], set[str]]] = {}
     for plugin in declaring_plugins():
         slot = _slot_of(plugin)
@@ -101,6 +105,9 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
             if rank > slots.get(slot, (0,))[0]:
                 slots[slot] = (rank, {"use": plugin, **options}, keys)
         elif not slot and stated - used:
+            for option in _refused_options(plugin, options):
+                reasons = _no_value(rules_of(plugin, name), option, options.pop(option))
+                refused |= {key: reason for key, reason in reasons.items() if key in given}
             uses.append({"use": plugin, **options} if options else plugin)
             rules += rules_of(plugin, name)
             used |= keys
@@ -110,11 +117,11 @@ def _read(name: str, trainer: Trainer, data: Mapping[str, Any]) -> ReadConfigura
         used |= keys
     settings = {key: value for key, value in settings.items() if value is not None}
     result = ReadConfiguration(name, settings, uses)
-    result.left_out = dict(_left_out(trainer, given, used, rules))
     for option in _refused(settings):
-        value = settings.pop(option)
-        reason = FEW_STEPS if option == STEPS else f"{value!r} is no value of {option}"
-        result.left_out |= {key: reason for key in _keys_of(rules, option) & {*given}}
+        reasons = _no_value(rules, option, settings.pop(option))
+        refused |= {key: reason for key, reason in reasons.items() if key in given}
+        settings.pop(NEEDS.get(option, ""), None)
+    result.left_out = dict(_left_out(trainer, given, used, rules)) | refused
     return result
 
 
@@ -168,8 +175,8 @@ def _alike(trainer: Trainer, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refused(settings: Mapping[str, Any]) -> list[str]:
-    """Return the dotted keys whose values the scenario, or the plugin of a section, refuses; also
-    that of many steps."""
+    """Return the dotted keys whose values the scenario, or the plugin of a section, refuses, and
+    `measure.steps` above `MOST_STEPS`."""
     work: dict[str, Any] = {}
     for key, value in settings.items():
         set_path(work, key.split("."), value)
@@ -179,10 +186,23 @@ def _refused(settings: Mapping[str, Any]) -> list[str]:
     for slot in (*SLOTS, "task"):
         section = work.get(slot, {})
         options = {key: value for key, value in section.items() if key not in _owned(slot)}
-        with suppress(PluginError, KeyError):
-            refused = _problems(load_class(section["use"]).Options, options)
-            places += (f"{slot}.{place}" for place in refused)
+        refused = _refused_options(section.get("use", ""), options)
+        places += (f"{slot}.{option}" for option in refused)
     return [key for key in settings if any(f"{place}.".startswith(f"{key}.") for place in places)]
+
+
+def _refused_options(plugin: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options that a plugin refuses; empty for an unknown plugin."""
+    places: list[str] = []
+    with suppress(PluginError):
+        places += _problems(load_class(plugin).Options, options)
+    return [name for name in options if any(f"{place}.".startswith(f"{name}.") for place in places)]
+
+
+def _no_value(rules: Sequence[Rule], option: str, value: Any) -> dict[str, str]:
+    """Return the reason for a refused value, by the program's settings that state it."""
+    reason = FEW_STEPS if option == STEPS else f"{value!r} is no value of {option}"
+    return dict.fromkeys(_keys_of(rules, option), reason)
 
 
 def _problems(model: type[BaseModel], values: Mapping[str, Any]) -> Iterator[str]:

@@ -410,8 +410,15 @@ def test_a_value_that_no_scenario_has_is_listed(
     program: str, text: str, key: str, option: str, tmp_path: Path
 ) -> None:
     found = read(tmp_path, FIRST[program] + text)
-    assert option not in found.settings
+    assert option not in found.settings and "data.source" not in found.settings
     assert found.left_out[key].endswith(f"is no value of {option}")
+
+
+def test_a_value_that_no_plugin_has_is_listed(tmp_path: Path) -> None:
+    text = "torch_compile: true\ntorch_compile_mode: nonsense\n"
+    found = read(tmp_path, FIRST["trl"] + text)
+    assert found.uses == [{"use": "torch-compile", "backend": "inductor", "scope": "model"}]
+    assert found.left_out["torch_compile_mode"] == "'nonsense' is no value of mode"
 
 
 def test_a_zero_that_is_not_read_is_listed(tmp_path: Path) -> None:

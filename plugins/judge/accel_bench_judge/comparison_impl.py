@@ -36,11 +36,11 @@ LOSS_FLOOR = 1e-6
 may sum in float32 where the reference's sums in float64: that of batch normalization with channels
 last is 3e-5 and 7e-4 away in the first step. Ten bits of mantissa are 2e-3 and 2e-2 away there."""
 
-DOUBLE = 1e-5
-"""Factor on these where all weights are in float64: float32 would be within them."""
+FLOAT64_SCALE = 1e-5
+"""Factor on these distances if all parameters are in float64, since float32 is within them."""
 
 NEGLIGIBLE = 1e-7
-"""Part of the change of all parameters below which a parameter's change may be another one."""
+"""Part of the change of all parameters below which one parameter's change is not compared."""
 
 COARSEST = 0.25
 """Relative distance of the reference from float64 above which no judgement is possible."""
@@ -77,15 +77,15 @@ class Judgement:
     reasons: list[str] = field(default_factory=list)
 
 
-class Known(NamedTuple):
-    """What is known of the reference besides a single step."""
+class ReferenceLimits(NamedTuple):
+    """Limits of a comparison with the reference that hold for all steps."""
 
-    trained: Set[str]
+    parameters: Set[str]
     """Names of the parameters. Counters and running statistics, which may change by much more, are
     no part of the change of all weights."""
 
     scale: float
-    """Factor on all floors."""
+    """Factor on `WHOLE_FLOOR`, `TENSOR_FLOOR` and `LOSS_FLOOR`."""
 
     errors: dict[str, float]
     """Largest rounding error of each tensor in the steps so far, by name."""
@@ -103,11 +103,9 @@ def compare(
     batches = [step.batch for step in steps]
     plain = replay(reference, initial, batches)
     exact = replay(reference, initial, batches, exact=True)
-    known = Known(
-        {name for name, _ in reference.make_model().named_parameters()},
-        DOUBLE if all(widened(tensor) is tensor for tensor in initial.values()) else 1.0,
-        {},
-    )
+    parameters = {name for name, _ in reference.make_model().named_parameters()}
+    in_float64 = all(widened(initial[name]) is initial[name] for name in parameters)
+    limits = ReferenceLimits(parameters, FLOAT64_SCALE if in_float64 else 1.0, {})
     before = [initial, initial, {name: widened(tensor) for name, tensor in initial.items()}]
     losses: list[tuple[float, float, float]] = []
     for number, step in enumerate(steps):
@@ -121,11 +119,11 @@ def compare(
             {name: _change(earlier[name], tensor) for name, tensor in other.items()}
             for earlier, other in zip(before, after, strict=True)
         ]
-        _compare_update(result, number, known, changes)
+        _compare_update(result, number, limits, changes)
         before = after
         if result.reasons:
             break
-    result.reasons[:0] = _other_losses(losses, known.scale)
+    result.reasons[:0] = _other_losses(losses, limits.scale)
     if not (result.reasons or fewer_flops or result.flops >= LEAST_FLOPS * result.reference_flops):
         result.reasons.append(
             f"its step counts {result.flops:.4g} FLOPs, "
@@ -159,7 +157,7 @@ def replay(
         try:
             with counting(number == 0 and not exact) as flops:
                 loss = loss_value(reference.step(model, optimizer, given))
-        except RuntimeError as error:
+        except (RuntimeError, TypeError) as error:
             where = " in float64" if exact else ""
             raise InvalidRunError([f"the reference cannot be computed{where}: {error}"]) from error
         weights = {name: tensor.detach().clone() for name, tensor in state_of(model).items()}
@@ -174,7 +172,7 @@ def widened(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _change(before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Return how much a tensor has changed; where it has not, infinity for one, it is 0."""
+    """Return the change of each element of a tensor; 0 for an unchanged one, also if infinite."""
     wide = torch.promote_types(after.dtype, torch.float64)
     return (after.to(wide) - before.to(wide)).masked_fill(after == before, 0)
 
@@ -204,16 +202,18 @@ def _other_losses(losses: Sequence[tuple[float, float, float]], scale: float) ->
     return []
 
 
-def _compare_update(found: Judgement, number: int, known: Known, changes: Sequence[State]) -> None:
-    """Compare one step's changes, of all parameters and by tensor, and record them in `found`.
+def _compare_update(
+    judgement: Judgement, number: int, limits: ReferenceLimits, changes: Sequence[State]
+) -> None:
+    """Compare one step's changes, of all parameters and by tensor; record them in `judgement`.
 
     `number` is the step's index. `changes` are those of the step, of the reference, and of the
-    reference in float64. The `errors` of `known` are updated. Raises InvalidRunError if the
+    reference in float64. The `errors` of `limits` are updated. Raises InvalidRunError if the
     reference's own error is too large.
     """
-    (step, own, gold), (trained, scale, errors) = changes, known
-    size = _norm(gold[name] for name in trained)
-    rounding = _norm(own[name] - gold[name] for name in trained) / size if size else 0.0
+    (step, own, gold), (parameters, scale, errors) = changes, limits
+    size = _norm(gold[name] for name in parameters)
+    rounding = _norm(own[name] - gold[name] for name in parameters) / size if size else 0.0
     if not rounding <= COARSEST:
         raise InvalidRunError(
             [
@@ -221,12 +221,12 @@ def _compare_update(found: Judgement, number: int, known: Known, changes: Sequen
                 "too coarse to show what a candidate leaves out"
             ]
         )
-    distance = _norm(step[name] - gold[name] for name in trained) / (size or 1.0)
+    distance = _norm(step[name] - gold[name] for name in parameters) / (size or 1.0)
     allowed = allowance(rounding, scale * WHOLE_FLOOR)
-    if distance >= found.distance:
-        found.distance, found.allowed = distance, allowed
+    if distance >= judgement.distance:
+        judgement.distance, judgement.allowed = distance, allowed
     if not distance <= allowed:
-        found.reasons.append(
+        judgement.reasons.append(
             f"the update of step {number} is {distance:.2g} from the reference's in float64, "
             f"{allowed:.2g} is allowed"
         )
@@ -236,9 +236,9 @@ def _compare_update(found: Judgement, number: int, known: Known, changes: Sequen
         error = _norm([own[name] - exact]) / (part or 1.0)
         errors[name] = error = max(error, errors.get(name, 0.0))
         near = max(allowance(error, scale * TENSOR_FLOOR), flips(rounding, exact.numel()))
-        limit = max(near * part, NEGLIGIBLE * size if name in trained else 0.0)
+        limit = max(near * part, NEGLIGIBLE * size if name in parameters else 0.0)
         if not _norm([step[name] - exact]) <= limit:
-            found.reasons.append(
+            judgement.reasons.append(
                 f"the update of {name} in step {number} is another one than the reference's"
             )
             return

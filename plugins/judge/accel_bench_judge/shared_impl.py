@@ -76,4 +76,4 @@ def loss_value(loss: Any) -> float:
     try:
         return float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise TypeError(f"`step` returned no loss, which is one number: {error}") from error
+        raise TypeError(f"`step` did not return a loss of one number: {error}") from error

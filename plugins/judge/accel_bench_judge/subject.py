@@ -129,14 +129,14 @@ class Subject:
             raise InvalidRunError(["the process of the step ended"]) from error
         reply = self.wait()
         deadline = time.monotonic() + FREEZE_SECONDS
-        while not self._stop([self.pid]):
+        while not self._stop([self.pid]):  # The step has ended: this takes the CPU of nothing.
             _wait_until(deadline)
         self._used = _cpu_seconds(self.pid)
         return reply
 
     def check_stillness(self) -> None:
         """Raise InvalidRunError if the process has computed since `ask` has stopped it."""
-        if self._used is None or (used := _cpu_seconds(self.pid)) is None:
+        if self._used is None or (used := _cpu_seconds(self.pid)) is None or _has_ended(self.pid):
             return
         if used - self._used > STOPPING_SECONDS:
             raise InvalidRunError(
@@ -149,6 +149,8 @@ class Subject:
         Raises InvalidRunError if they cannot be stopped, or for an answer that was not requested.
         """
         deadline, seen = time.monotonic() + FREEZE_SECONDS, 0
+        if self._used is not None:  # The last moments before its stop may be counted only now.
+            self._used = _cpu_seconds(self.pid)
         # Others may start a process, or let one go on, while they are looked at: so twice.
         while seen < (2 if self._frozen else 1):
             self._frozen = self.others()

@@ -91,7 +91,7 @@ def test_what_a_step_has_started_ends_with_it(take_steps: Any, tmp_path: Path) -
         ("import sys\nsys.exit(3)", "SystemExit in line 2 of wrong.py: 3"),
         ("import nothing_of_this_name", "ModuleNotFoundError in line 1 of wrong.py"),
         ("def prepare(model, optimizer): return model", "`prepare` returned a Model, not"),
-        ("def step(*_): pass", "`step` returned no loss"),
+        ("def step(*_): pass", "`step` did not return a loss"),
         ("def prepare(model, _): del model.head", "no parameter or buffer 'head.weight'"),
         ("def step(*_): raise ValueError('\\udc80')", "ValueError in line 1 of wrong.py"),
     ],

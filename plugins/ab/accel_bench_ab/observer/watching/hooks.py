@@ -14,11 +14,11 @@ def untraced(torch: Any, method: Any) -> Any:
     def call_method(*args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)
 
-    apart = torch._disable_dynamo(call_method)  # This takes 2 microseconds a call.
-    tracer = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)
+    without_compiler = torch._disable_dynamo(call_method)  # This takes 2 microseconds a call.
+    compiler = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: True)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        return apart(*args, **kwargs) if tracer() else method(*args, **kwargs)
+        return without_compiler(*args, **kwargs) if compiler() else method(*args, **kwargs)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return call
@@ -35,7 +35,7 @@ def watch_backward(torch: Any, watch: Watch) -> None:
         try:
             return own(tensors, *args, **kwargs)
         except Exception:
-            watch.failed = True
+            watch.loss_unseen = watch.tokens_unseen = "a backward pass failed"
             raise
         finally:
             watch.depth -= 1
@@ -48,26 +48,30 @@ def watch_backward(torch: Any, watch: Watch) -> None:
 
 def watch_scaler(torch: Any, watch: Watch) -> None:
     """Patch torch's gradient scaler to attach the unscaled loss to each scaled loss."""
-    kind = torch.amp.grad_scaler.GradScaler
+    scaler = torch.amp.grad_scaler.GradScaler
 
     def patch(kind: Any) -> None:
         own = kind.__dict__.get("scale")
         if own is None:
             return
 
-        def scale(self: Any, outputs: Any) -> Any:
-            scaled = own(self, outputs)
+        def scale(self: Any, outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            scaled = own(self, outputs, *args, **kwargs)
             if scaled is not outputs:
                 watch.scaled = True
-                if isinstance(scaled, torch.Tensor):
+                if isinstance(scaled, torch.Tensor) and isinstance(outputs, torch.Tensor):
                     scaled._accel_bench_unscaled = outputs.detach()
             return scaled
 
         scale.__wrapped__, scale.__doc__ = own, own.__doc__  # type: ignore[attr-defined]
         kind.scale = scale
 
-    patch(kind)
-    kind.__init_subclass__ = classmethod(patch)  # FSDP's scaler has a `scale` of its own.
+    def patch_subclass(kind: Any, /, **kwargs: Any) -> None:
+        super(scaler, kind).__init_subclass__(**kwargs)
+        patch(kind)
+
+    patch(scaler)
+    scaler.__init_subclass__ = classmethod(patch_subclass)  # FSDP's has a `scale` of its own.
 
 
 def watch_autocast(torch: Any, watch: Watch) -> None:

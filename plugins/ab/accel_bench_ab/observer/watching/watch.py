@@ -17,15 +17,7 @@ from typing import Any
 from .batches import Reading, counts_of
 from .facts import compiler_facts, device_facts, optimizer_facts, peak_resident_bytes
 from .steps import FIELDS, Steps
-from .weights import (
-    last_element,
-    live,
-    names_in,
-    scales_losses,
-    sketch,
-    versions_of,
-    weights_of,
-)
+from .weights import OptimizerWeights, live, names_in, scales_losses, sketch, weights_of
 
 MOST_STEPS = 100_000
 """Maximum number of recorded steps; later ones are only counted."""
@@ -61,7 +53,6 @@ class Watch:
         self.passes = 0
         self.all_passes = 0
         self.depth = 0
-        self.failed = False
         self.group: set[int] = set()
         self.first_group: set[int] = set()
         self.parts: set[int] = set()
@@ -74,7 +65,7 @@ class Watch:
         self.autocast = ""
         self.reading: Reading | None = None
         self.waiting: list[tuple[Reading, tuple[int, int, int] | None]] = []
-        self.taken: set[Reading] = set()
+        self.readings_of_step: set[Reading] = set()
         self.tokens = [0, 0, 0]
         self.tokens_unseen = ""
         self.steps_unseen = ""
@@ -86,10 +77,8 @@ class Watch:
         self.before: dict[str, Any] = {}
         self.trained: dict[str, Any] = {}
         self.sketch_is_due = False
-        self.known: set[int] = set()
-        self.versions: dict[int, int] = {}
-        self.sampled = 0
-        self.sample: tuple[Any, Any] | None = None
+        self.sketched_weights: set[int] = set()
+        self.weights: dict[int, OptimizerWeights] = {}
         self.finalizers: list[Any] = []
         self.of_optimizers: dict[str, Any] = optimizer_facts([])
         self.updates: dict[int, Any] = {}
@@ -178,7 +167,7 @@ class Watch:
             if self.pending_losses:
                 self._guarded("loss", self._keep_loss, number)
         self.tokens[:] = 0, 0, 0
-        self.taken.clear()
+        self.readings_of_step.clear()
         self.pending_losses.clear()
         self.passes, self.loss, self.scaled = 0, math.nan, False
         if self.page is not None:
@@ -195,8 +184,6 @@ class Watch:
         """
         self.passes += 1
         self.all_passes += 1
-        if self.failed:  # It is one of the passes of this step, with a part of its gradients.
-            self.loss_unseen = self.tokens_unseen = "a backward pass failed"
         if self.sketch_is_due:  # Now all optimizers of the step before have taken it.
             self.sketch_is_due = False
             self._guarded("update", self._early_sketch)
@@ -217,7 +204,7 @@ class Watch:
         elif loss.is_cpu and not self.pending_losses:
             value = loss.item()
             self.loss = value if self.passes == 1 else self.loss + value
-        else:
+        elif not self.steps_unseen:
             self.pending_losses.append(loss.detach())
 
     def _count_tokens(self) -> None:
@@ -226,7 +213,7 @@ class Watch:
         if counts is None:
             self.tokens_unseen = "a backward pass was of no batch of tokens from a DataLoader"
             return
-        self.taken.add(reading)  # type: ignore[arg-type]
+        self.readings_of_step.add(reading)  # type: ignore[arg-type]
         reading.trained = True  # type: ignore[union-attr]
         tokens = self.tokens
         tokens[0] += counts[0]
@@ -249,15 +236,16 @@ class Watch:
         self.waiting.append((reading, counts_of(batch, self.torch)))
 
     def _check_waiting(self) -> None:
-        """Give the tokens up if the batches that wait at the end of a step may be those of it.
+        """Give the tokens up if a batch that was read may not have been trained on.
 
-        That is so if many wait, or if several loaders are read: an iterator that is still read may
-        be that of an evaluation, whose batch was taken for one of the training.
+        Batches that wait for their backward pass at the end of a step were read ahead, unless they
+        are many, their loader has ended, or another loader is read too, as by an evaluation.
         """
         self._drop_untrained()
-        readings = {*self.taken, *(reading for reading, _ in self.waiting)}
-        several = sum(not reading.ended for reading in readings) > 1
-        if len(self.waiting) > MOST_PENDING or (self.waiting and several):
+        readings = {reading for reading, _ in self.waiting} | self.readings_of_step
+        live = sum(not reading.ended for reading in readings)
+        left_over = any(reading.ended for reading in readings - {self.reading})
+        if len(self.waiting) > MOST_PENDING or (self.waiting and (left_over or live > 1)):
             self.tokens_unseen = MORE_READ
 
     def _drop_untrained(self) -> None:
@@ -282,6 +270,7 @@ class Watch:
 
     def _lose(self, reason: str) -> None:
         self.steps_unseen = reason
+        self.weights.clear()
         self._guarded("update", self._open)
         self._guarded("update", self.write)
 
@@ -341,7 +330,8 @@ class Watch:
         if self.pinned.is_pinned():
             self.torch.cuda.synchronize()  # The command has ended its work.
         for number in range(min(self.count, MOST_STEPS)):
-            self.steps.real[number * FIELDS + 4] = float(self.pinned[number])  # type: ignore[union-attr]
+            loss = float(self.pinned[number])
+            self.steps.real[number * FIELDS + 4] = loss  # type: ignore[union-attr]
 
     def write(self) -> None:
         """Write all observations of this process, except its steps, to its JSON file."""
@@ -396,18 +386,17 @@ class Watch:
 
         The observer thus keeps no weight alive longer than the optimizer does.
         """
-        parameters = [p for p in weights_of(optimizer) if id(p) not in self.known]
+        weights = weights_of(optimizer)
+        parameters = [p for p in weights if id(p) not in self.sketched_weights]
         if not parameters:  # It wraps an optimizer.
             return
         if any(id(weight) not in self.names for weight in parameters):
             self._look_at_modules()
-        if reason := self._why_no_update(parameters):
+        shared = "optimizers share weights" if len(parameters) < len(weights) else ""
+        if reason := self._why_no_update(parameters) or shared:
             self._give_update_up(reason)
             return
-        self.known.update(map(id, parameters))
-        if not self.sampled:
-            element = last_element(parameters[-1])
-            self.sampled, self.sample = id(optimizer), (element, element.clone())
+        self.sketched_weights.update(map(id, parameters))
         trained: dict[str, Any] = {}
         for weight in parameters:
             name = self.names[id(weight)]
@@ -415,33 +404,31 @@ class Watch:
             trained[f"{name} {len(self.before) + len(trained)}" if known else name] = weight
         self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
-        dtypes = {name: weight.dtype for name, weight in trained.items()}
-        place = self.pid, id(optimizer)
+        self.weights[id(optimizer)] = OptimizerWeights(trained, len(weights))
         last = weakref.finalize(
-            optimizer, self._guarded, "update", self._last_sketch, *place, trained, dtypes
+            optimizer, self._guarded, "update", self._last_sketch, self.pid, id(optimizer)
         )
         self.finalizers.append(last)
 
     def _give_update_up(self, reason: str) -> None:
         """Store why the changes of weights cannot be compared, and keep no weights."""
-        self.update_unseen, self.sample = reason, None
+        self.update_unseen = reason
         self.updates.clear()
-        for finalizer in self.finalizers:
-            finalizer.detach()
+        self.weights.clear()
 
     def _look_at_weights(self, optimizer: Any) -> None:
-        """Record the versions of an optimizer's weights and an element of one: both of a step.
-
-        A change that a step does not make is then seen. `weight.data.copy_()` changes no version.
-        """
-        weights = weights_of(optimizer)
-        if self.count < SKETCHES[-1] and not self.known.issuperset(map(id, weights)):
-            self._give_update_up("the optimizer got other weights after its first step")
+        """Record the state of an optimizer's weights after its step."""
+        weights = self.weights.get(id(optimizer))
+        if weights is None:  # It wraps an optimizer, or is wrapped.
             return
-        self.versions[id(optimizer)] = versions_of(weights)
-        if self.sample is not None and id(optimizer) == self.sampled:
-            element, copy = self.sample
-            copy.copy_(element)
+        number = sum(len(group["params"]) for group in optimizer.param_groups)
+        early = self.count < SKETCHES[-1]
+        if number != weights.number or (
+            early and not self.sketched_weights.issuperset(map(id, weights_of(optimizer)))
+        ):
+            self._give_update_up("the optimizer got other weights after its first step")
+        else:
+            weights.record()
 
     def _look_at_modules(self) -> None:
         """Find the names of the optimizers' weights, and detect FSDP and DeepSpeed's loss scale."""
@@ -471,26 +458,23 @@ class Watch:
         if alive and all(weight is not None for weight in alive.values()):
             self._sketch(alive)
 
-    def _last_sketch(
-        self, pid: int, key: int, trained: dict[str, Any], dtypes: dict[str, Any]
-    ) -> None:
+    def _last_sketch(self, pid: int, optimizer_id: int) -> None:
         """Store sketches (short sums) of the weight changes of an optimizer that is being deleted.
 
-        `pid` is the process that made the optimizer, and `key` the optimizer's id. `trained` has
-        the weights by name, and `dtypes` their dtypes. No sketch is stored if weights were changed
+        `pid` is the process that made the optimizer. No sketch is stored if weights were changed
         after the last step, for example by loading the best checkpoint.
         """
-        if pid != os.getpid() or self.steps_unseen:
+        if pid != os.getpid():
             return
-        weights = [*trained.values()]
-        same = self.versions.get(key) == versions_of(weights)
-        if same and key == self.sampled and self.sample is not None:
-            same = self.torch.equal(self.sample[1].cpu(), last_element(weights[-1]).cpu())
-            self.sample = None
-        if same and all(tensor.dtype == dtypes[name] for name, tensor in trained.items()):
-            self._sketch(trained)
-        else:
+        self.sketched.discard(optimizer_id)
+        weights = self.weights.pop(optimizer_id, None)
+        if weights is None or self.steps_unseen or self.update_unseen:
+            return
+        self.sketched_weights.difference_update(map(id, weights.trained.values()))
+        if weights.changed():
             self.update_unseen = "weights were changed after the last step"
+        else:
+            self._sketch(weights.trained)
         self.write()
 
     def _sketch(self, trained: dict[str, Any]) -> None:

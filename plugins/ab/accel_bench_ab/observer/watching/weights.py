@@ -42,12 +42,42 @@ def weights_of(optimizer: Any) -> list[Any]:
     return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
-def versions_of(weights: list[Any]) -> int:
+class OptimizerWeights:
+    """Weights of an optimizer by name, and their state after its last step.
+
+    `number` is the number of all of the optimizer's weights.
+    """
+
+    def __init__(self, trained: dict[str, Any], number: int) -> None:
+        self.trained, self.number = trained, number
+        self._dtypes = [weight.dtype for weight in trained.values()]
+        self._last = [*trained.values()][-1]
+        self._versions = 0
+        self._element = _last_element(self._last).clone()
+
+    def record(self) -> None:
+        """Record the versions of the weights, and one element.
+
+        `weight.data.copy_()`, by which averaged weights are loaded, changes no version.
+        """
+        self._versions = _versions_of(self.trained)
+        self._element.copy_(_last_element(self._last))
+
+    def changed(self) -> bool:
+        """Return whether a weight was changed after `record`."""
+        dtypes = [weight.dtype for weight in self.trained.values()]
+        if self._versions != _versions_of(self.trained) or self._dtypes != dtypes:
+            return True
+        element, recorded = _last_element(self._last).cpu(), self._element.cpu()
+        return not bool(((element == recorded) | element.isnan()).all())
+
+
+def _versions_of(weights: dict[str, Any]) -> int:
     """Return the sum of the weights' versions, which each change in place makes larger."""
-    return sum(map(attrgetter("_version"), weights))
+    return sum(map(attrgetter("_version"), weights.values()))
 
 
-def last_element(weight: Any) -> Any:
+def _last_element(weight: Any) -> Any:
     """Return a view of a weight's last element."""
     return weight.detach()[(slice(-1, None),) * weight.dim()]
 
