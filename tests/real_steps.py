@@ -1,4 +1,4 @@
-"""Real training steps whose memory torch's own profiler counts, beside simulated ones."""
+"""Real training steps whose memory torch's own profiler counts, in the allocator."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
-from accel_bench_advise.simulation.simulate import SimulatedRun
 from torch.profiler import ProfilerActivity, profile
 
 from accel_bench.engine import Batch
@@ -88,24 +85,6 @@ def measured_peak(experiment: Experiment, folder: Path) -> int:
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
             engine.run(Steps(1))
     return before + most_given_out(found)
-
-
-def simulated(experiment: Experiment, **other: int) -> Footprint:
-    """Return what a simulated step of the experiment uses; `other` changes the batch's shape."""
-    shape = BatchShape.of(experiment.scenario).model_copy(update=other)
-    request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
-    found = SimulatedRun(request).simulate(shape).footprint
-    assert found is not None
-    return found
-
-
-def compare(settings: dict[str, Any], folder: Path, close: float) -> None:
-    """Check that a simulated peak deviates from the measured one by a fraction `close` at most."""
-    experiment = experiment_of(settings)
-    peak = sum(simulated(experiment).parts.values())
-    measured = measured_peak(experiment, folder)
-    print(f"{peak:,} of {measured:,} bytes: {peak / measured:.4f}")
-    assert peak == pytest.approx(measured, rel=close)
 
 
 def alive_bytes(run: Run) -> int:

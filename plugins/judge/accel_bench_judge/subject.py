@@ -26,9 +26,9 @@ STEP_SECONDS, WARMUP_SECONDS = 120.0, 900.0
 FREEZE_SECONDS = 5.0
 """Seconds within which a stopped process must stand still."""
 
-STOPPING_SECONDS = 0.0001
+STOPPING_SECONDS = 0.001
 """CPU seconds that a process may use while it should stand still: a timer of its own, or another of
-its processes, can continue it."""
+its processes, can continue it. The kernel counts up to 0.0003 s of an honest step later."""
 
 PR_SET_CHILD_SUBREAPER = 36
 """Linux option of `prctl` by which orphaned descendants become children of this process."""
@@ -149,8 +149,6 @@ class Subject:
         Raises InvalidRunError if they cannot be stopped, or for an answer that was not requested.
         """
         deadline, seen = time.monotonic() + FREEZE_SECONDS, 0
-        if self._used is not None:  # The last moments before its stop may be counted only now.
-            self._used = _cpu_seconds(self.pid)
         # Others may start a process, or let one go on, while they are looked at: so twice.
         while seen < (2 if self._frozen else 1):
             self._frozen = self.others()
@@ -159,6 +157,8 @@ class Subject:
             else:
                 seen = 0
                 _wait_until(deadline)
+        if self._used is not None:  # The kernel may count the last moments before a stop later.
+            self._used = _cpu_seconds(self.pid)
         if select.select([self._channel], [], [], 0)[0]:
             raise InvalidRunError(["the process of the step answered what nobody had asked"])
 

@@ -14,10 +14,7 @@ from accel_bench.errors import InvalidRunError
 HERE = Path(__file__).parent
 REFERENCE = HERE / "steps" / "reference.py"
 HONEST = sorted((HERE / "honest").glob("*.py"))
-REFERENCES = {
-    name: HERE / "steps" / folder / "reference.py"
-    for name, folder in (("channels_last", "images"), ("micro_batches_in_float64", "double"))
-}
+REFERENCES = {"micro_batches_in_float64": HERE / "steps" / "double" / "reference.py"}
 UNCOUNTED = ("threads",)
 """Rewrites whose FLOPs torch does not count, which `--fewer-flops` allows."""
 
