@@ -304,26 +304,25 @@ def a_step_before_the_training() -> None:
         ours.optimizer.step()
 
 
-def failed_backward_pass() -> None:
+def fail_one_pass(failing: int, skips_step: bool) -> None:
+    """Train with a backward pass that fails, after which its optimizer step is left out or not."""
     ours = Ours()
     for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
         loss = ours.loss(step)
-        if step == 2:
+        if step == failing:
             loss.register_hook(lambda _: 1 / 0)
         with suppress(ZeroDivisionError):
             loss.backward()
+        if not (skips_step and step == failing):
             ours.optimizer.step()
 
 
+def failed_backward_pass() -> None:
+    fail_one_pass(2, skips_step=True)
+
+
 def failed_last_pass() -> None:
-    ours = Ours()
-    for step, _ in enumerate(batches_of(8, 9, 10, 11, 12)):
-        loss = ours.loss(step)
-        if step == 4:
-            loss.register_hook(lambda _: 1 / 0)
-        with suppress(ZeroDivisionError):
-            loss.backward()
-        ours.optimizer.step()
+    fail_one_pass(4, skips_step=False)
 
 
 def a_batch_thrown_away_before_another_epoch() -> None:

@@ -188,7 +188,7 @@ def _refused(settings: Mapping[str, Any]) -> list[str]:
         options = {key: value for key, value in section.items() if key not in _owned(slot)}
         refused = _refused_options(section.get("use", ""), options)
         places += (f"{slot}.{option}" for option in refused)
-    return [key for key in settings if any(f"{place}.".startswith(f"{key}.") for place in places)]
+    return _containing(settings, places)
 
 
 def _refused_options(plugin: str, options: Mapping[str, Any]) -> list[str]:
@@ -196,7 +196,12 @@ def _refused_options(plugin: str, options: Mapping[str, Any]) -> list[str]:
     places: list[str] = []
     with suppress(PluginError):
         places += _problems(load_class(plugin).Options, options)
-    return [name for name in options if any(f"{place}.".startswith(f"{name}.") for place in places)]
+    return _containing(options, places)
+
+
+def _containing(keys: Collection[str], places: Collection[str]) -> list[str]:
+    """Return the dotted keys that are one of the dotted places, or contain one."""
+    return [key for key in keys if any(f"{place}.".startswith(f"{key}.") for place in places)]
 
 
 def _no_value(rules: Sequence[Rule], option: str, value: Any) -> dict[str, str]:
