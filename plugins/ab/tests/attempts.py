@@ -479,6 +479,25 @@ def averaged_weights_copied() -> None:
         one.data.copy_(average)
 
 
+def weights_freed_after_each_step() -> None:
+    ours = Ours()
+    weights = [*ours.model.parameters()]
+    kept: list[Any] = []
+
+    def free(*_: Any) -> None:
+        kept[:] = [weight.detach().clone() for weight in weights]
+        for weight in weights:
+            weight.untyped_storage().resize_(0)
+
+    ours.optimizer.register_step_post_hook(free)
+    for step in range(STEPS):
+        for weight, values in zip(weights, kept, strict=False):
+            weight.untyped_storage().resize_(values.nbytes)
+            weight.data.copy_(values)
+        ours.loss(step).backward()
+        ours.optimizer.step()
+
+
 def one_layer_changed() -> None:
     model = layers()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -623,6 +642,7 @@ CASES = [
     scaled_together,
     scaled_by_a_class_with_its_own_scale,
     averaged_weights_copied,
+    weights_freed_after_each_step,
     one_layer_changed,
     a_layer_added_later,
     optimizer_around_another,

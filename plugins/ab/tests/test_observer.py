@@ -223,6 +223,12 @@ def test_an_update_of_some_weights_is_none(
     assert found.ranks[0].facts["updates"] == {}
 
 
+def test_weights_that_are_freed_after_each_step_are_not_read(attempts: dict[str, Observed]) -> None:
+    found = attempts["weights_freed_after_each_step"]
+    assert len(found.steps) == 5
+    assert "RuntimeError" in found.unseen["update"]
+
+
 def test_the_update_of_a_training_that_diverged_is_seen(attempts: dict[str, Observed]) -> None:
     assert "update" not in attempts["diverged"].unseen
     assert {*attempts["diverged"].ranks[0].facts["updates"]} == {"1", "2", "5"}

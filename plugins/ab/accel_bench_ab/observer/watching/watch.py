@@ -404,7 +404,7 @@ class Watch:
             trained[f"{name} {len(self.before) + len(trained)}" if known else name] = weight
         self.before.update((n, sketch(n, p, self.torch)) for n, p in trained.items())
         self.trained.update((n, weakref.ref(p)) for n, p in trained.items())
-        self.weights[id(optimizer)] = OptimizerWeights(trained, len(weights))
+        self.weights[id(optimizer)] = OptimizerWeights(trained, len(weights), self.torch)
         last = weakref.finalize(
             optimizer, self._guarded, "update", self._last_sketch, self.pid, id(optimizer)
         )
