@@ -19,7 +19,7 @@ from accel_bench.cli.output import print_aside, print_report
 from accel_bench.cli.request import Invocation, plan_request, single_draft
 from accel_bench.documents.escaping import plain
 from accel_bench.documents.presets import find_presets
-from accel_bench.errors import ScenarioError
+from accel_bench.errors import ScenarioError, WorkerError
 from accel_bench.runner.interrupted import open_results
 from accel_bench_ab.bisect_commits import CommitHistory
 from accel_bench_ab.bisect_history import History
@@ -110,7 +110,7 @@ def read_history(options: BisectOptions) -> History:
     """Return the history between the two ends in `options.ends`: commits or lock files.
 
     Raises ScenarioError unless both ends are commits of the current repository, or both are
-    existing lock files.
+    existing lock files, and for a build command with an open quotation.
     """
     try:
         good, bad = two_sides(options.ends, "", paths=True)
@@ -126,7 +126,11 @@ def read_history(options: BisectOptions) -> History:
     if any(files):
         other = bad if files[0] else good
         raise ScenarioError(f"{options.ends}: there is no file {other!r}")
-    return CommitHistory(good, bad, split(options.build), Path.cwd())
+    try:
+        build = split(options.build)
+    except ValueError as error:
+        raise ScenarioError(f"--build {options.build}: {error}") from error
+    return CommitHistory(good, bad, build, Path.cwd())
 
 
 def _counted(subject: CommandSubject, history: History) -> CommandSubject:
@@ -139,7 +143,11 @@ def _counted(subject: CommandSubject, history: History) -> CommandSubject:
     for version, made in ready.items():
         _refuse_uncommitted(subject.command, history, version, made.folder or Path())
     looking = replace(subject, settings=replace(subject.settings, steps=0))
-    settings = counted_by(see(looking.plan(ready, 1), subject.invoked), subject.settings)
+    try:
+        seen = see(looking.plan(ready, 1), subject.invoked)
+    except WorkerError as error:
+        raise ScenarioError(f"an end cannot be measured: {error}") from error
+    settings = counted_by(seen, subject.settings)
     unit = "runs by wall time" if settings.by == "wall" else settings.by
     print_aside(f"counted in {unit}, as seen at both ends")
     return replace(subject, settings=settings)

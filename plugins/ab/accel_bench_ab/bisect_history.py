@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from accel_bench.errors import AccelBenchError
+from accel_bench_ab.launch import elsewhere
 
 SECONDS = 3600.0
 """Time limit of one build in seconds."""
@@ -76,27 +80,39 @@ class History(Protocol):
 def run_program(
     command: Sequence[str], folder: Path, variables: Mapping[str, str] = MappingProxyType({})
 ) -> str:
-    """Run a program in `folder` and return its output.
+    """Run a program in `folder` and return what it prints on stdout.
 
-    `variables` are added to the environment variables of this process. Raises VersionError with the
-    last lines of output if the program fails or takes more than an hour.
+    `variables` are added to the environment variables of this process. What the program leaves in
+    its process group is killed. Raises VersionError with the last lines of output if the program
+    fails or takes more than an hour.
     """
     name = Path(command[0]).name
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise VersionError(f"{name} cannot be run: {error}") from error
-    if done.returncode:
-        last = " | ".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-LAST_LINES:])
-        raise VersionError(f"{name} ended with {done.returncode}: {last}")
-    return done.stdout
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=elsewhere({**os.environ, **variables}),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                start_new_session=True,
+            )
+            try:
+                code = process.wait(SECONDS)
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        except (OSError, subprocess.SubprocessError) as error:
+            raise VersionError(f"{name} cannot be run: {error}") from error
+        printed, complaints = map(_text_of, (out, errors))
+    if code:
+        last = " | ".join([*printed.splitlines(), *complaints.splitlines()][-LAST_LINES:])
+        raise VersionError(f"{name} ended with {code}: {last}")
+    return printed
+
+
+def _text_of(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode("utf8", "replace")

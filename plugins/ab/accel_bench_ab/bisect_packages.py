@@ -7,6 +7,7 @@ packages installed at both ends. pip refuses other conflicts when an environment
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from accel_bench.analysis.wording import join_names
 from accel_bench.documents.files import read_text
 from accel_bench.errors import ScenarioError
 from accel_bench.plugins.doors import find_entry
@@ -34,7 +36,11 @@ print(json.dumps([[one.metadata["Name"], one.version, list(one.requires or ())] 
 
 NO_PIN = "it pins no version"
 OTHER_FORM = "set pip's options by its variables (PIP_INDEX_URL); `uv export` writes uv.lock so"
-"""Reasons why a line of a lock file is refused, the second one for an option or TOML."""
+NOT_PINNED = "a folder has no version: leave it out (`uv export --no-emit-project`)"
+"""Reasons why a line of a lock file is refused: no pin, an option or TOML, an editable package."""
+
+OF_ENVIRONMENTS = frozenset({"pip", "setuptools", "wheel"})
+"""Packages that a new environment may have, though no lock file pins them."""
 
 Lock = Mapping[str, Requirement]
 """Pinned requirements by canonical package name."""
@@ -103,9 +109,27 @@ class PackageHistory:
         return {name: lock[name] for name, lock in locks.items() if name in lock}
 
     def _installed(self, lock: Lock) -> dict[str, Package]:
-        python = build_lock(map(str, lock.values()))
-        text = run_program([str(python), "-c", READ_NEEDS], python.parent)
-        return dict(_packages(json.loads(text)))
+        return read_packages(build_whole_lock(lock))
+
+
+def build_whole_lock(lock: Lock) -> Path:
+    """Build an environment of a lock file; return the path of its interpreter.
+
+    Raises ScenarioError if pip refuses the packages, or if it had to add a package that they need.
+    """
+    python = build_lock(map(str, lock.values()))
+    if missing := sorted({*read_packages(python)} - {*lock} - OF_ENVIRONMENTS):
+        raise ScenarioError(
+            f"the pinned packages need {join_names(missing)}, which no line pins: write the file "
+            "by `pip freeze` or `pip-compile`, which pin all"
+        )
+    return python
+
+
+def read_packages(python: Path) -> dict[str, Package]:
+    """Return the packages that are installed in an interpreter's environment, by name."""
+    text = run_program([str(python), "-I", "-c", READ_NEEDS], python.parent)
+    return dict(_packages(json.loads(text)))
 
 
 def build_lock(requirements: Iterable[str]) -> Path:
@@ -129,8 +153,8 @@ def read_lock(path: Path) -> dict[str, Requirement]:
     """
     text = read_text(path, MOST_BYTES, ScenarioError, "; is it a lock file?")
     pinned: dict[str, Requirement] = {}
-    for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
-        written = line.partition(" #")[0].partition("--hash")[0].strip()
+    for number, line in enumerate(re.sub(r"\\\r?\n", " ", text).splitlines(), 1):
+        written = re.split(r"\s#", line)[0].partition("--hash")[0].strip()
         if not written or written.startswith("#"):
             continue
         reason = NO_PIN
@@ -138,7 +162,9 @@ def read_lock(path: Path) -> dict[str, Requirement]:
             requirement = Requirement(written)
         except InvalidRequirement as error:
             requirement, reason = None, str(error).partition("\n")[0]
-            if written.startswith(("-", "[")) or " = " in written:
+            if written.startswith(("-e ", "--editable")):
+                reason = NOT_PINNED
+            elif written.startswith(("-", "[")) or " = " in written:
                 reason = OTHER_FORM
         if requirement is None or not _is_pinned(requirement):
             raise ScenarioError(
@@ -146,7 +172,9 @@ def read_lock(path: Path) -> dict[str, Requirement]:
                 "each line, as `pip freeze` and `pip-compile` write it"
             )
         if requirement.marker is None or requirement.marker.evaluate():
-            pinned[canonicalize_name(requirement.name)] = requirement
+            name = canonicalize_name(requirement.name)
+            if str(pinned.setdefault(name, requirement)) != str(requirement):
+                raise ScenarioError(f"{path}: {pinned[name]} and {requirement} are both pinned")
     if not pinned:
         raise ScenarioError(f"{path}: no package is pinned in it")
     return pinned
@@ -172,8 +200,10 @@ def order_changes(changed: Iterable[str], old: Packages, new: Packages) -> list[
     """Return groups of packages to change in turn, each as small as dependencies allow.
 
     `changed` are package names, `old` and `new` the packages at both ends. The groups keep the
-    order of `changed`, unless a combination would then violate a requirement.
+    order of `changed`, unless a combination would then violate a requirement. Requirements that an
+    end violates itself are ignored.
     """
+    old, new = _without_broken(old), _without_broken(new)
     left, groups, now = list(changed), [], dict(old)
     while left:
         group = next(([name] for name in left if not _broken(_with(now, [name], new))), None)
@@ -202,7 +232,7 @@ def _grown(name: str, left: Sequence[str], now: Packages, new: Packages) -> list
     group = [name]
     while broken := _broken(_with(now, group, new)):
         more = next((name for name in left if name in broken and name not in group), None)
-        if more is None:  # The ends themselves disagree, so that no order can be derived.
+        if more is None:  # No part of the rest agrees.
             return list(left)
         group.append(more)
     return group
@@ -216,6 +246,14 @@ def _with(now: Packages, group: Iterable[str], new: Packages) -> dict[str, Packa
         if name in new:
             changed[name] = new[name]
     return changed
+
+
+def _without_broken(packages: Packages) -> dict[str, Package]:
+    """Return packages without the requirements that are unmet among them."""
+    return {
+        name: package._replace(needs=tuple(need for need in package.needs if _met(need, packages)))
+        for name, package in packages.items()
+    }
 
 
 def _broken(packages: Packages) -> set[str]:

@@ -18,8 +18,7 @@ from accel_bench.analysis.wording import count, join_names
 from accel_bench.documents.base import Frozen
 from accel_bench.documents.canonical import digest
 from accel_bench.documents.files import read_text, write_atomically
-from accel_bench.errors import AccelBenchError, ScenarioError, StoreError
-from accel_bench.planning.plan import Plan
+from accel_bench.errors import AccelBenchError, ScenarioError, StoreError, WorkerError
 from accel_bench.result import Result
 from accel_bench.runner.artifacts import log_end
 from accel_bench.runner.session import Session
@@ -124,7 +123,11 @@ class BisectRounds:
         is_new = not self.bisection.rounds.get(more.comparing)
         rounds = 1 if is_new and not all(map(self._has_run, versions)) else more.rounds
         plan = self.subject.plan(ready, rounds)
-        self._refuse_skipped(plan)
+        for planned in plan.planned:
+            if planned.skipped:
+                name = self.subject.version_of(planned.experiment)
+                self._skip(self._place(name, versions), "; ".join(planned.skipped))
+                return
         session = self.new_session(interleave=True)
         made = BisectSession(kind=more.comparing.kind, versions=versions, id=session.id)
         self._keep(sessions=(*self._state.sessions, made))
@@ -141,12 +144,6 @@ class BisectRounds:
             except ScenarioError as error:
                 raise VersionError(str(error)) from error
         return ready
-
-    def _refuse_skipped(self, plan: Plan) -> None:
-        for planned in plan.planned:
-            if planned.skipped:
-                name = self.subject.version_of(planned.experiment)
-                raise ScenarioError(f"{name} cannot be run: {'; '.join(planned.skipped)}")
 
     def _read(self, comparing: Comparing, session: str) -> bool:
         """Add a stored session's complete rounds to the search; return whether there are any."""
@@ -175,22 +172,26 @@ class BisectRounds:
     def _blame(self, versions: Sequence[int], session: str) -> None:
         """Skip the version whose run was the first to fail in a session of `versions`.
 
-        Raises AccelBenchError if no run failed, or if this version is an end or was measured
-        before.
+        Raises ScenarioError if this version is an end, WorkerError if it was measured before or
+        cannot be compared, and AccelBenchError if no run failed.
         """
         results = self.store.results(session=session)
         failed = [result for result in results if not result.status.completed]
         for run in failed:
             name = self.subject.version_of(run.experiment)
-            place = next(version for version in versions if self._name(version) == name)
+            place = self._place(name, versions)
             why = " | ".join([*run.reasons, *list(log_end(run))[-2:]])[-400:]
-            if self._has_run(place) or place in (0, self.bisection.versions - 1):
-                raise AccelBenchError(
+            if self._has_run(place):
+                raise WorkerError(
                     f"a run of {name} ended as {run.status.value}: {why}; the log is in "
                     f"{self.store.folder / run.folder}. The same command goes on from here"
                 )
             self._skip(place, f"its run ended as {run.status.value}: {why}")
             return
+        for row in collect_experiments(results):
+            if not row.usable:
+                name = self.subject.version_of(row.planned.experiment)
+                raise WorkerError(f"{name} cannot be compared: it {row.how_it_ended}")
         raise AccelBenchError(f"session {session} has no complete round; the same command goes on")
 
     def _skip(self, version: int, reason: str) -> None:
@@ -210,6 +211,9 @@ class BisectRounds:
 
     def _has_run(self, version: int) -> bool:
         return any(version in costs for own in self.bisection.rounds.values() for costs in own)
+
+    def _place(self, name: str, versions: Sequence[int]) -> int:
+        return next(version for version in versions if self._name(version) == name)
 
     def _name(self, version: int) -> str:
         return self.history.versions[version].name

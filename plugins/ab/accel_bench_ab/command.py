@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -23,8 +24,14 @@ from accel_bench.planning.plan import PlanRequest
 from accel_bench.report.formats import render
 from accel_bench.runner.benchmark import WITHIN
 from accel_bench_ab.figures import JSON, OWN_METRICS
-from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
-from accel_bench_ab.session import counted_by, in_their_dtypes, plan_commands, see
+from accel_bench_ab.scenario import CommandSettings, NamedCommand
+from accel_bench_ab.session import (
+    commands_draft,
+    counted_by,
+    in_their_dtypes,
+    plan_commands,
+    see,
+)
 from accel_bench_ab.variants import compared_commands
 
 
@@ -86,7 +93,9 @@ class AbOptions(ObserverOptions, MeasureOptions):
     ] = None
     save: Annotated[
         typer.FileTextWrite | None,
-        typer.Option(metavar="FILE", help="Write the scenario, for `run` and `gate`; run nothing."),
+        typer.Option(
+            metavar="FILE", help="Write the scenario, for `run` and `gate`; run no rounds."
+        ),
     ] = None
 
 
@@ -98,6 +107,10 @@ def ab(options: AbOptions) -> int:
     optimizers, and their tokens, losses and weights. The output names what the observer cannot see.
     Any command can be compared by wall time.
     """
+    if "--" in sys.argv and sys.argv[-len(options.commands) - 1 :] != ["--", *options.commands]:
+        raise ScenarioError(  # The parser has dropped a `--` between two commands.
+            "each command stands behind a `--`, the first one too: accel-bench ab -- A ... -- B ..."
+        )
     request = plan_request(options, {"measure.rounds": parse_rounds(options.rounds)})
     within = WITHIN if options.within is None else parse_seconds(options.within, "--within")
     invoked = Invocation(options, within=within)
@@ -118,9 +131,9 @@ def _compare(
     """Run the commands and print their comparison, or save their scenario; return the exit code."""
     settings, commands = _looked_at(commands, settings_of(options), options, invoked, request)
     if options.save is not None:
-        options.save.write(
-            printable(yaml.safe_dump(commands_scenario(commands, settings), sort_keys=False))
-        )
+        draft = commands_draft(commands, settings)
+        draft.override(request.overrides)
+        options.save.write(printable(yaml.safe_dump(draft.data, sort_keys=False)))
         return 0
     plan = plan_commands(commands, settings, invoked, request)
 
@@ -147,6 +160,8 @@ def settings_of(options: ObserverOptions) -> CommandSettings:
         except re.error as error:
             raise ScenarioError(f"--metric {text}: no regular expression: {error}") from error
         figures[name] = where
+    if options.no_observe and options.by in ("tokens", "steps"):
+        raise ScenarioError(f"--by {options.by} counts what is observed: leave --no-observe out")
     if options.steps and (options.by == "wall" or options.no_observe):
         raise ScenarioError("--steps counts steps that are seen: leave --by wall and --no-observe")
     for name in options.higher or ():

@@ -27,6 +27,10 @@ MOST_OUTPUT_BYTES = 1 << 26
 """Maximum bytes at the end of the output that are searched."""
 
 
+MOST_STARTS = 64
+"""Maximum number of `{` of a line that are tried as the beginning of a JSON object."""
+
+
 def figure_files(options: CommandOptions) -> dict[str, object]:
     """Return the state (inode, time of change, size) of each file with a figure, by file name.
 
@@ -92,7 +96,8 @@ def find_figure(where: str, text: str, folder: Path) -> tuple[float | None, str]
     if not matches:
         return None, f"its output has nothing that matches {where!r}"
     match = matches[-1]
-    return _number(match[1] if match.re.groups else match[0], where)
+    groups = [group for group in match.groups() if group is not None]
+    return _number(groups[0] if groups else match[0], where)
 
 
 def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | None, str]:
@@ -104,7 +109,7 @@ def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | Non
     if name:
         try:
             document = json.loads((folder / name).read_text(encoding="utf8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             return None, f"{name} could not be read: {error}"
     else:
         document = last_object(text)
@@ -119,19 +124,35 @@ def _in_json(name: str, path: str, text: str, folder: Path) -> tuple[float | Non
 
 
 def last_object(text: str) -> Any:
-    """Return the last JSON object that begins at the start of a line of a text, or None."""
-    decoder = json.JSONDecoder()
-    for start in reversed([match.start() for match in re.finditer(r"^\{", text, re.MULTILINE)]):
-        try:
-            return decoder.raw_decode(text, start)[0]
-        except ValueError:
-            continue
-    return None
+    """Return the last JSON object that begins or ends a line of a text, or None.
+
+    What stands before it on its line may be a progress bar.
+    """
+    found, end = None, 0
+    for match in reversed([*re.finditer(r"^\{", text, re.MULTILINE)]):
+        if decoded := _decoded(text, match.start()):
+            found, end = decoded
+            break
+    for line in map(str.rstrip, reversed(re.split(r"[\r\n]", text[end:]))):
+        starts = [brace.start() for brace in re.finditer(r"\{", line)] if line[-1:] == "}" else []
+        for start in starts[:MOST_STARTS]:
+            decoded = _decoded(line, start)
+            if decoded and decoded[1] == len(line):
+                return decoded[0]
+    return found
+
+
+def _decoded(text: str, start: int) -> tuple[Any, int] | None:
+    """Return the JSON object that begins at `start` of a text, and its end; None for no object."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _number(value: Any, where: str) -> tuple[float | None, str]:
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        return None, f"{value!r} at {where} is no number"
+    except (TypeError, ValueError, OverflowError):
+        return None, f"{str(value)[:80]!r} at {where} is no number"
     return (number, "") if math.isfinite(number) else (None, f"{where} is {value}")

@@ -19,6 +19,15 @@ OURS = ("LOCAL_RANK", "ACCEL_BENCH_PARENT")
 """Environment variables of the rank process that the command does not inherit."""
 
 
+REPOSITORY = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR")
+"""Environment variables by which git's hooks name the user's repository and index."""
+
+
+def elsewhere(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with which git finds the repository of its working folder."""
+    return {name: value for name, value in variables.items() if name not in REPOSITORY}
+
+
 class CommandProcess(LocalProcess):
     """Rank process that runs a command with the user's environment variables, not a worker's."""
 

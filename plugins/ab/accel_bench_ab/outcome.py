@@ -25,7 +25,7 @@ from accel_bench.result import (
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench_ab.figures import read_figures
 from accel_bench_ab.plugin import ENGINE, CommandOptions
-from accel_bench_ab.record import Observed, Step
+from accel_bench_ab.record import Observed, Step, is_finite
 from accel_bench_ab.window import sample_of, window_of
 
 EARLY_STEPS = 8
@@ -36,6 +36,9 @@ OUT_OF_MEMORY = re.compile(rb"OutOfMemoryError|out of memory")
 
 KILLED = "the process was killed before it could say its peak"
 """Reason for the missing peaks of an allocator."""
+
+SMALL = "no process of the command takes more than accel-bench's own beside it"
+"""Reason for a missing peak: Linux counts a process from the peak of the one that started it."""
 
 LAST_BYTES = 1 << 16
 """Number of last bytes of the output that are searched for an out-of-memory error."""
@@ -56,7 +59,7 @@ class Finished:
     """End of the command, in seconds of the monotonic clock."""
 
     peak_bytes: int
-    """Peak resident bytes of the command's largest process."""
+    """Peak resident bytes of the command's largest process; 0 if unknown."""
 
     killed_for_memory: bool
     output: Path
@@ -165,9 +168,10 @@ def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
     whole = bool(first.get("ended", True))
     resident = first.get("peak_rss_bytes") if whole else None
-    resident = resident or max(first.get("peak_rss_bytes") or 0, finished.peak_bytes)
-    yield _metric("run_peak_rss_bytes", resident, "bytes", figure="run_peak_rss", kind="rss")
-    yield _metric("peak_rss_bytes", resident, "bytes", figure="peak_rss", kind="rss")
+    resident = resident or max(first.get("peak_rss_bytes") or 0, finished.peak_bytes) or None
+    on_host = {"kind": "rss", "reason": "" if resident else SMALL}
+    yield _metric("run_peak_rss_bytes", resident, "bytes", figure="run_peak_rss", **on_host)
+    yield _metric("peak_rss_bytes", resident, "bytes", figure="peak_rss", **on_host)
     if "peak_allocated_bytes" in first:
         for name, kind in (("allocated", "memory"), ("reserved", "reserved")):
             value = first[f"peak_{name}_bytes"] if whole else None
@@ -175,7 +179,7 @@ def _metrics(options: CommandOptions, finished: Finished) -> Iterator[Metric]:
             reason = "" if whole else KILLED
             yield _metric(f"peak_{kind}_bytes", value, "bytes", reason=reason, **more)
     else:
-        yield _metric("peak_memory_bytes", resident, "bytes", figure="peak_memory", kind="rss")
+        yield _metric("peak_memory_bytes", resident, "bytes", figure="peak_memory", **on_host)
     yield from read_figures(options, finished.output, finished.files_before)
 
 
@@ -187,8 +191,8 @@ def _metric(name: str, value: float | None, unit: str, **more: Any) -> Metric:
 def effective_of(observed: Observed) -> EffectiveConfiguration:
     """Return the effective configuration of the steps, as observed in the first rank.
 
-    World size, threads and device may differ between compared commands, so that only the evidence
-    has them.
+    Versions of Python and torch, world size, threads and device may differ between compared
+    commands, and from accel-bench's own, so that only the evidence has them.
     """
     if not observed.ranks:
         return EffectiveConfiguration()
@@ -198,8 +202,6 @@ def effective_of(observed: Observed) -> EffectiveConfiguration:
         trained[tensor["dtype"]] = trained.get(tensor["dtype"], 0) + tensor["elements"]
     compiled = facts.get("graphs")
     return EffectiveConfiguration(
-        python=facts["python"],
-        torch=facts["torch"],
         trained_dtypes=trained,
         optimizer=facts["optimizer"] or None,
         compilation=None
@@ -219,7 +221,7 @@ def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
     """Return the last recorded change of the weights, as short sums; None if none was recorded.
 
     If accel-bench `ended` the command, changes after step 8 are ignored: the number of steps of
-    such runs differs.
+    such runs differs. Weights that are not finite have no change.
     """
     facts = observed.ranks[0].facts if observed.ranks else {}
     updates = {int(step): update for step, update in facts.get("updates", {}).items()}
@@ -229,6 +231,8 @@ def update_of(observed: Observed, ended: bool) -> WeightUpdate | None:
         return None
     steps = max(updates)
     tensors = updates[steps]
+    if not is_finite(tensors):
+        return None
     return WeightUpdate(
         steps=steps,
         trained_tensors=len(tensors),
@@ -256,6 +260,6 @@ def _evidence(options: CommandOptions, finished: Finished, window: Window | None
         parts.append(f"ended by {finished.ended_by} after {count(steps, 'measured step')}")
     summary = {"summary": "; ".join(parts)} if parts else {}
     first = finished.observed.ranks[0].facts if finished.observed.ranks else {}
-    names = [name for name in ("world_size", "threads", "device_name") if name in first]
-    own: dict[str, Any] = {name: first[name] for name in names}
+    names = ("python", "torch", "world_size", "threads", "device_name")
+    own: dict[str, Any] = {name: first[name] for name in names if name in first}
     return {**summary, **own, "command": [*options.command], "unseen": finished.observed.unseen}

@@ -6,6 +6,7 @@ never imports torch.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -23,9 +24,10 @@ from accel_bench.job import HEARTBEAT_STEP, MEASURE, WRITES_RESULT, Job
 from accel_bench.machine.cgroup import read_memory_group
 from accel_bench.machine.parent import die_with_parent
 from accel_bench.result import Failure, RankResult, Status
+from accel_bench.runner.supervise import grace_seconds
 from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench_ab.figures import figure_files
-from accel_bench_ab.launch import command_environment, program_of
+from accel_bench_ab.launch import command_environment, elsewhere, program_of
 from accel_bench_ab.outcome import Finished, result_of
 from accel_bench_ab.plugin import CommandOptions
 from accel_bench_ab.record import observe, read_processes
@@ -52,6 +54,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+    signal.signal(signal.SIGUSR1, _keep_stacks)
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
     heartbeat = Heartbeat(job.heartbeat_path(0))
     heartbeat.phase = "window"
@@ -59,7 +62,7 @@ def main(arguments: list[str]) -> int:
     try:
         result = running.run()
     except KeyboardInterrupt as stop:
-        running.end()
+        running.end(grace_seconds() * 0.4)  # The supervisor kills this process after its grace.
         result = RankResult(
             rank=0,
             status=Status.INTERRUPTED,
@@ -92,16 +95,21 @@ class Running:
         before = figure_files(self.options)
         group = read_memory_group()
         started = time.monotonic()
-        self._start()
+        try:
+            self._start()
+        except OSError as error:
+            return self._not_started(error)
+        own_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._wait()
         ended = time.monotonic()
         after = read_memory_group()
+        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         finished = Finished(
             code=self.process.returncode if self.process else 0,
             ended_by=self.ended_by.name if self.ended_by else "",
             started=started,
             ended=ended,
-            peak_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+            peak_bytes=peak * 1024 if peak > own_peak else 0,
             killed_for_memory=bool(group and after and after.kills > group.kills),
             output=self.job.log_path(0),
             observed=observe(self.records),
@@ -112,11 +120,19 @@ class Running:
             write_atomically(self.job.answer_path(0), text, mode=PRIVATE)
         return result_of(self.job, self.options, finished, self.heartbeat)
 
+    def _not_started(self, error: OSError) -> RankResult:
+        """Return the result of a command that the system does not start."""
+        why = f"{self.options.command[0]} cannot be started: {error.strerror}"
+        if error.errno == errno.ENOEXEC:
+            why += "; a script begins with `#!` and its interpreter"
+        return RankResult(rank=0, status=Status.FAILED, reasons=(why,), phase="window")
+
     def _start(self) -> None:
         """Start the command as the leader of a process group of its own."""
         options, page = self.options, self.job.heartbeat_path(0)
+        variables = elsewhere(os.environ) if options.revision else os.environ
         environment = command_environment(
-            os.environ, self.records, page, options.observe, options.programs
+            variables, self.records, page, options.observe, options.programs
         )
         program = program_of(options.command[0], options.folder, options.programs)
         self.process = subprocess.Popen(
@@ -164,15 +180,18 @@ class Running:
             warmup = steps_to_leave_out(started[0].steps, began) if started else None
         return warmup is not None and done >= warmup + self.options.steps
 
-    def end(self) -> None:
-        """End the command and its process group, by signals of increasing force."""
+    def end(self, patience: float = PATIENCE_SECONDS) -> None:
+        """End the command and its process group, by signals of increasing force.
+
+        `patience` is the time in seconds before the next signal.
+        """
         if self.process is None or self._ended(0.0):
             return
         for number in POLITELY:
             self.ended_by = number
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
-            if self._group_ended(PATIENCE_SECONDS):
+            if self._group_ended(patience):
                 break
 
     def _group_ended(self, seconds: float) -> bool:
@@ -200,6 +219,10 @@ def look(rank: object) -> None:
 
 def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _keep_stacks(number: int, frame: object) -> None:
+    """Do nothing, since a worker writes its stacks at this signal, and the command has others."""
 
 
 if __name__ == "__main__":

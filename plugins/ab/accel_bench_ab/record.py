@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,7 +131,16 @@ def observe(folder: Path) -> Observed:
         tokens = "some steps were of no batch of tokens from a DataLoader"
     if loss:  # Those of some passes are not the step's.
         steps = [step._replace(loss=math.nan) for step in steps]
-    return Observed(ranks, steps, "", tokens, loss, ranks[0].facts.get("update_unseen", ""))
+    update = ranks[0].facts.get("update_unseen", "")
+    updates = ranks[0].facts.get("updates") or {}
+    if not (update or all(map(is_finite, updates.values()))):
+        update = "the weights are not finite"
+    return Observed(ranks, steps, "", tokens, loss, update)
+
+
+def is_finite(update: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether the sketches of a change of the weights are finite."""
+    return all(math.isfinite(part) for tensor in update.values() for part in tensor["change"])
 
 
 def _why_no_steps(processes: Sequence[ProcessRecord]) -> str:

@@ -14,6 +14,7 @@ from accel_bench.cli.request import Invocation
 from accel_bench.errors import ScenarioError, WorkerError
 from accel_bench.planning.plan import Plan, PlanRequest
 from accel_bench.runner.purpose import ask_ranks
+from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
 from accel_bench_ab.scenario import CommandSettings, NamedCommand, commands_scenario
 
@@ -31,9 +32,14 @@ def plan_commands(
     request: PlanRequest,
 ) -> Plan:
     """Return the plan of a session that compares commands; the first is the baseline."""
+    return invoked.plan(commands_draft(commands, settings), request)
+
+
+def commands_draft(commands: Sequence[NamedCommand], settings: CommandSettings) -> Draft:
+    """Return the scenario that compares commands, before options of the command line change it."""
     with redirect_stdout(sys.stderr):
         (draft,) = find_drafts([commands_scenario(commands, settings)])
-    return invoked.plan(draft, request)
+    return draft
 
 
 def see(plan: Plan, invoked: Invocation) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from accel_bench.documents.files import locked
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.caches import cache_folder
 from accel_bench_ab.bisect_commits import check_out, commit_of, git, remove_tree
-from accel_bench_ab.bisect_packages import build_lock, read_lock
+from accel_bench_ab.bisect_packages import build_whole_lock, read_lock
 from accel_bench_ab.scenario import NamedCommand
 
 BETWEEN = ".."
@@ -103,7 +103,8 @@ def _varied(commands: Sequence[NamedCommand], text: str) -> Iterator[NamedComman
             continue
         for value in values.split(","):
             words = [word.replace(place, value) for word in command.command]
-            yield replace(command, name=f"{command.name}-{name}.{plain_word(value)}", command=words)
+            varied = f"{plain_word(name).lstrip('-._+')}.{plain_word(value)}".lstrip(".")
+            yield replace(command, name=f"{command.name}-{varied}", command=words)
 
 
 def plain_word(text: str) -> str:
@@ -151,7 +152,7 @@ def _work_trees(refs: str) -> Iterator[list[tuple[str, str, str]]]:
             check_out(root, tree, commit)
         for ref in two_sides(refs, "--ref"):
             commit = commits[ref]
-            name = plain_word(ref).strip("-.") or commit[:10]
+            name = plain_word(ref).strip("-._+") or commit[:10]
             revisions.append((name, os.path.join(trees[commit], below), commit))
         yield revisions
 
@@ -164,10 +165,10 @@ def _environment(side: str) -> tuple[str, str]:
     """
     path = Path(side)
     own = path.stem if path.is_file() else path.resolve().name
-    name = plain_word(own).strip("-.") or "environment"
+    name = plain_word(own).strip("-._+") or "environment"
     if path.is_dir():
         if not (path / "bin" / "python").exists():
             raise ScenarioError(f"--env {side} is no environment: it has no bin/python")
         return name, str((path / "bin").absolute())
     print_aside(plain(f"environment {name}: as pinned in {path}"))
-    return name, str(build_lock(map(str, read_lock(path).values())).parent)
+    return name, str(build_whole_lock(read_lock(path)).parent)

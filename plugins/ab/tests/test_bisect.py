@@ -7,11 +7,16 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from accel_bench_ab.bisect_commits import CommitHistory
-from accel_bench_ab.bisect_history import VersionError
+from accel_bench_ab.bisect_history import Prepared, Version, VersionError
+from accel_bench_ab.bisect_rounds import BisectRounds
+from accel_bench_ab.bisect_search import Bisection, Comparing, MoreRounds
 from accel_bench_ab.bisect_subject import CommandSubject
 from accel_bench_ab.scenario import CommandSettings
 from cli.program import call
@@ -114,6 +119,39 @@ def test_a_build_that_fails_skips_its_commit_with_the_reason(repository: Path) -
     assert not folder.exists()
 
 
+def test_what_a_build_leaves_behind_is_not_waited_for(repository: Path) -> None:
+    good, bad = commit(repository, "Begin"), commit(repository, "Change")
+    words = ["sh", "-c", "sleep 600 & echo $! > pid"]
+    history = CommitHistory(good, bad, words, repository)
+    folder = history.prepare(0, True).folder
+    assert folder is not None
+    left = Path("/proc", (folder / "pid").read_text().strip(), "stat")
+    until = time.monotonic() + 60.0
+    while left.exists() and left.read_text().split()[2] != "Z":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    history.close()
+
+
+def test_a_version_whose_program_is_missing_is_skipped(repository: Path) -> None:
+    skipped = SimpleNamespace(skipped=("no program './run.sh'",), experiment="middle")
+    subject: Any = SimpleNamespace(
+        needs_environment=True,
+        identity=[],
+        plan=lambda ready, rounds: SimpleNamespace(planned=[skipped]),
+        version_of=str,
+    )
+    versions = [Version(name, "") for name in ("good", "middle", "bad")]
+    history: Any = SimpleNamespace(
+        versions=versions, identity=[], prepare=lambda version, environment: Prepared()
+    )
+    store: Any = SimpleNamespace(folder=repository)
+    search = Bisection(3, 0.02, 80)
+    rounds = BisectRounds(history, subject, search, store, lambda **_: None, print, 100)  # type: ignore[arg-type,return-value]
+    rounds._measure(MoreRounds(Comparing("probe", (0, 1, 2)), 5))
+    assert search.skipped == {1: "no program './run.sh'"}
+
+
 def test_a_build_that_was_cut_off_begins_anew(repository: Path) -> None:
     good, bad = commit(repository, "Begin", a="1"), commit(repository, "Change", a="2")
     history = CommitHistory(good, bad, (), repository)
@@ -184,13 +222,16 @@ def test_a_good_commit_beside_the_line_is_refused_with_one_on_it(repository: Pat
         (["main...other"], "expected GOOD..BAD"),
         (["nothing..main"], "has no commit 'nothing'"),
         (["main.py..other.txt"], "there is no file 'other.txt'"),
+        (["main..main", "--build", "make 'x"], "--build make 'x: No closing quotation"),
+        (["HEAD~1..main"], "an end cannot be measured"),
     ],
 )
 def test_ends_that_are_none_are_refused(words: list[str], reason: str, repository: Path) -> None:
+    commit(repository, "Before", main="0")
     commit(repository, "Begin", main="1")
-    done = call("bisect", *words, "--", "true", folder=repository)
+    done = call("bisect", *words, "--", "false", folder=repository)
     assert done.code == 2
-    assert reason in done.err
+    assert reason in " ".join(done.err.split())
 
 
 def test_other_settings_and_modules_are_another_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,8 +53,8 @@ def wheel(folder: Path, name: str, version: str, source: str, *needs: str) -> No
 def test_a_lock_file_has_pins_hashes_comments_and_markers(tmp_path: Path) -> None:
     path = tmp_path / "lock.txt"
     path.write_text(
-        "# by pip-compile\nNum_Py==2.1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:11\n"
-        "torch==2.9.0  # via -r requirements.in\n"
+        "# by pip-compile\nNum_Py==2.1 \\\n    --hash=sha256:00 \\\r\n    --hash=sha256:11\n"
+        "torch==2.9.0\t# via -r requirements.in\n"
         'old==1 ; python_version < "3.0"\n'
     )
     found = {name: str(one) for name, one in read_lock(path).items()}
@@ -100,10 +100,22 @@ def test_added_and_removed_packages_are_changes_in_an_order_that_is_allowed() ->
     assert groups == [["right"], ["app"], ["left"]]
 
 
-def test_ends_that_disagree_with_themselves_change_at_once() -> None:
-    old, new = {"a": package("1", "b==1"), "b": package("1")}, {"a": package("2", "b==9"),
-                                                               "b": package("2")}  # fmt: skip
-    assert order_changes(["a", "b"], old, new) == [["a", "b"]]
+def test_a_need_that_an_end_does_not_meet_itself_decides_nothing() -> None:
+    lacks = {"own": package("1", "unpinned")}
+    old = {**lacks, "a": package("1", "b==1"), "b": package("1")}
+    new = {**lacks, "a": package("2", "b==9"), "b": package("2")}
+    assert order_changes(["a", "b"], old, new) == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [("-e .", "--no-emit-project"), ("numpy==3", "numpy==2 and numpy==3 are both pinned")],
+)
+def test_a_folder_and_two_versions_are_refused(lines: str, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "lock.txt"
+    path.write_text(f"numpy==2\n{lines}\n")
+    with pytest.raises(ScenarioError, match=reason):
+        read_lock(path)
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ def test_a_command_is_run_with_each_value() -> None:
             ("lr.1e-4", "--lr=1e-4"),
             ("lr.2e-4", "--lr=2e-4"),
         ]
+    assert names("x", "{_x y}", varied=["_x y=1,2"]) == ["x-y.1", "x-y.2"]
     varied = ["lr=1,2", "size=a/b,c"]
     assert names("x", "{lr}", "{size}", varied=varied)[:2] == ["lr.1-size.a-b", "lr.1-size.c"]
     assert names("{lr}", "--", "y", varied=["lr=1,2"]) == ["A-lr.1", "A-lr.2", "B"]
@@ -90,6 +91,13 @@ def test_revisions_are_work_trees_that_go(
         assert not Path(found[0].folder).exists()
     assert folders[0] == folders[1], "they are part of an experiment's identity"
     assert len(git("worktree", "list").splitlines()) == 1
+    with monkeypatch.context() as hook_of_git:
+        (tmp_path / "below" / "a.txt").write_text("staged")
+        git("add", "-u")
+        hook_of_git.setenv("GIT_DIR", str(tmp_path / ".git"))
+        hook_of_git.setenv("GIT_INDEX_FILE", str(tmp_path / ".git" / "index"))
+        assert names("x", refs="HEAD~1..main") == ["HEAD-1", "main"]
+    assert git("diff", "--cached", "--name-only").split() == ["below/a.txt"]
     assert names("x", refs="main..main") == ["1-main", "2-main"]
     assert names("x", refs="HEAD~1..@") == ["HEAD-1", git("rev-parse", "HEAD")[:10]]
     (tmp_path / "below" / "a.txt").write_text("3")
@@ -120,6 +128,16 @@ def test_lock_files_that_say_more_than_pins_are_refused(line: str, tmp_path: Pat
         names("python", environments=f"{tmp_path}/new.lock..{tmp_path}/new.lock")
 
 
+def test_a_lock_file_that_pins_a_part_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new.lock").write_text("pytest==1\n")
+    build = "accel_bench_ab.bisect_packages.build_lock"
+    monkeypatch.setattr(build, lambda _: Path(sys.executable))
+    with pytest.raises(ScenarioError, match=r"need .*, which no line pins"):
+        names("python", environments=f"{tmp_path}/new.lock..{tmp_path}/new.lock")
+
+
 def test_two_paths_may_lead_upwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     for name in ("old", "new"):
@@ -144,13 +162,15 @@ def test_commands_without_torch_are_compared_by_wall_time_and_their_own(tmp_path
     assert other["ratio"]["median"] == pytest.approx(1 / 3)
     known = {one["name"]: (one["value"], one["better"]) for one in other["metrics"]}
     assert known["speed"] == (3.0, "higher")
+    assert "peak_rss_bytes" not in known, "this Python is smaller than accel-bench's"
     assert known["wall_seconds"][0] > 0
 
 
 def test_a_saved_scenario_is_one_that_runs(tmp_path: Path) -> None:
-    words = ["--vary", "v=1,2", "--no-observe", "--save", "ab.yaml"]
+    words = ["--vary", "v=1,2", "--no-observe", "--timeout", "77", "--save", "ab.yaml"]
     done = call("ab", *words, "--", sys.executable, "-c", PRINTS, "{v}", folder=tmp_path)
     assert (done.code, done.out) == (0, "")
+    assert "timeout_seconds: 77" in (tmp_path / "ab.yaml").read_text()
     done = call("run", "ab.yaml", "--rounds", "1", folder=tmp_path)
     assert done.code == 0, done.err
     assert "calls/s" in done.out
@@ -164,6 +184,8 @@ def test_a_saved_scenario_is_one_that_runs(tmp_path: Path) -> None:
         (["--metric", "p50=x", "--metric", "p50=y"], "has another meaning already"),
         (["--steps", "5", "--by", "wall"], "--steps counts steps that are seen"),
         (["--steps", "5", "--no-observe"], "--steps counts steps that are seen"),
+        (["--by", "steps", "--no-observe"], "--by steps counts what is observed"),
+        (["true"], "each command stands behind a `--`, the first one too"),
         (["--ref", "main..other", "--save", "ab.yaml"], "which go with the session"),
     ],
 )
@@ -237,15 +259,36 @@ def test_figures_are_the_last_in_the_output(where: str, value: float, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        '{"p50": 1}\n100% 10/10 {"p50": 5} \nend',
+        '{"p50": 1}\n 50%\r100%{"p50": 5}\r\n',
+        '{"p50": 1}\n{\n  "p50": 5,\n  "inner": {"p50": 2}\n}\n{x}',
+        '{"p50": 1}\n{"p50": 5, "inner": {}}\n',
+    ],
+)
+def test_an_object_may_stand_behind_a_progress_bar(text: str, tmp_path: Path) -> None:
+    assert find_figure("json:p50", text, tmp_path) == (5.0, "")
+
+
+def test_of_several_groups_the_one_that_matches_counts(tmp_path: Path) -> None:
+    assert find_figure(r"(\d+)ms|(\d+)us", "p50 7us", tmp_path) == (7.0, "")
+
+
+@pytest.mark.parametrize(
     ("where", "reason"),
     [
         ("accuracy=(.*)", "nothing that matches"),
         ("loss=(.*)", "is no number"),
         ("json:a.b", "no JSON object"),
         ("json:out.json#speed", "could not be read"),
+        ("json:deep.json#speed", "could not be read"),
+        ("json:large.json#speed", "is no number"),
     ],
 )
 def test_a_figure_that_is_not_there_has_a_reason(where: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text('{"a":' * 100_000)
+    (tmp_path / "large.json").write_text(f'{{"speed": 1{"0" * 400}}}')
     value, why = find_figure(where, "loss=none", tmp_path)
     assert value is None
     assert reason in why
@@ -258,6 +301,24 @@ def test_a_command_that_fails_says_with_which_code(tmp_path: Path) -> None:
     assert done.code == 1
     summary = json.loads(done.out)
     assert summary["experiments"][0]["reasons"][0] == "the command ended with exit code 3"
+
+
+def test_a_script_without_an_interpreter_cannot_be_started(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("true\n")
+    script.chmod(0o755)
+    words = ["--by", "wall", "--rounds", "1", "--format", "json"]
+    done = call("ab", *words, "--", str(script), "--", str(script), "2", folder=tmp_path)
+    assert done.code == 1
+    assert "a script begins with `#!`" in json.loads(done.out)["experiments"][0]["reasons"][0]
+
+
+def test_a_command_that_takes_too_long_may_clean_up(tmp_path: Path) -> None:
+    script = "trap 'touch cleaned; exit' INT TERM; sleep 60 & wait"
+    words = ["--by", "wall", "--rounds", "1", "--timeout", "2"]
+    done = call("ab", *words, "--", "sh", "-c", script, "--", "true", folder=tmp_path)
+    assert done.code == 1
+    assert (tmp_path / "cleaned").exists()
 
 
 def test_a_look_at_a_command_that_fails_shows_its_end(tmp_path: Path) -> None:

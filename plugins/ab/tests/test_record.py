@@ -7,11 +7,20 @@ import math
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_ab.outcome import KILLED, Finished, _failures, _metrics
+from accel_bench_ab.outcome import (
+    KILLED,
+    SMALL,
+    Finished,
+    _failures,
+    _metrics,
+    effective_of,
+    update_of,
+)
 from accel_bench_ab.plugin import CommandOptions
 from accel_bench_ab.rank import Running
 from accel_bench_ab.record import ROW, Observed, ProcessRecord, Step, observe, read_steps
@@ -69,6 +78,23 @@ def test_steps_that_are_not_seen_have_a_reason(
     found = observe(tmp_path)
     assert not found.steps
     assert reason in found.unseen["steps"]
+
+
+def test_weights_that_are_not_finite_have_no_update(tmp_path: Path) -> None:
+    tensor = {"elements": 2, "dtype": "float32", "change": [0.5, math.nan]}
+    leave(tmp_path, "1", 3, update_unseen="", updates={"2": {"weight": tensor}})
+    found = observe(tmp_path)
+    assert found.unseen == {"update": "the weights are not finite"}
+    assert update_of(found, ended=False) is None
+
+
+def test_a_command_may_have_another_python_and_torch_than_accel_bench() -> None:
+    """The audit compares those that a worker reports with accel-bench's own."""
+    facts = {"python": "3.9.1", "torch": "1.0", "updates": {}, "optimizer": "SGD", "steps": 1}
+    names = ("learning_rates", "weight_decays", "hyperparameters", "state_dtypes")
+    facts |= {name: {} for name in names}
+    known = effective_of(finished(**facts).observed)
+    assert (known.python, known.torch, known.optimizer) == (None, None, "SGD")
 
 
 def test_tokens_of_some_steps_alone_are_not_seen(tmp_path: Path) -> None:
@@ -148,6 +174,12 @@ def test_a_killed_process_has_the_kernels_peak_of_memory(ended: bool, peak: int)
         m.name: m for m in _metrics(CommandOptions(), finished(peak_rss_bytes=200, ended=ended))
     }
     assert found["peak_memory_bytes"].value == peak
+
+
+def test_a_peak_that_is_that_of_accel_bench_is_none() -> None:
+    small = replace(finished(peak_rss_bytes=None), peak_bytes=0)
+    found = {metric.name: metric for metric in _metrics(CommandOptions(), small)}
+    assert (found["peak_rss_bytes"].value, found["peak_rss_bytes"].reason) == (None, SMALL)
 
 
 def test_a_killed_process_has_no_peak_of_its_allocator() -> None:

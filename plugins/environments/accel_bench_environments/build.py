@@ -29,6 +29,9 @@ SECONDS = 3600.0
 PYTORCH_INDEX = "https://download.pytorch.org/whl/"
 """Base URL of PyTorch's package indexes, which end in a build's name, such as `cu126`."""
 
+INDEXES = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX")
+"""Variables that choose where pip finds packages: other ones make another environment."""
+
 LAST_LINES = 5
 """Number of last lines of pip's output that an error shows."""
 
@@ -78,7 +81,8 @@ def environment_folder(settings: PythonEnvironment, own: Iterable[str]) -> Path:
     `own` names distributions to install from the sources that this Python has them from.
     """
     packages = [sorted(settings.requirements), settings.index]
-    key = [*packages, sorted(map(installed_from, own)), sys.version]
+    indexes = [[name, os.environ[name]] for name in INDEXES if os.environ.get(name)]
+    key = [*packages, sorted(map(installed_from, own)), sys.version, *indexes]
     return cache_folder() / "environments" / digest(key, 24)
 
 

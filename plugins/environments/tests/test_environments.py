@@ -182,6 +182,9 @@ def test_an_environment_is_built_once_for_its_content(tmp_path: Path) -> None:
     wanted = PythonEnvironment(requirements=(requirement,))
     folder = environment_folder(wanted, [])
     assert folder != environment_folder(wanted.model_copy(update={"index": "cpu"}), [])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_INDEX_URL", "https://example.org/simple")
+        assert folder != environment_folder(wanted, [])
     nowhere = "dependency @ file:///nowhere-1.0-py3-none-any.whl"
     broken = PythonEnvironment(requirements=(nowhere,))
     with pytest.raises(ScenarioError, match=r"cannot be built:\n(?s:.*)nowhere"):
