@@ -178,7 +178,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
 
         Differences from the scenario are warnings. Raises InvalidRunError before the first step,
         and if the training differs from the stack: a trained module has no gradient, or the model
-        is on another device. A step that a gradient scaler skips does not count.
+        is on another device. A step that a gradient scaler skips, or with learning rate 0, does
+        not count.
         """
         from accel_bench.worker.verify.effective import differences, read_effective
 
@@ -207,6 +208,12 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self._alive()
         return self._probe.flow is not None
 
+    @property
+    def idle(self) -> bool:
+        """True while the optimizer steps have learning rate 0, as at the start of a warm-up."""
+        self._alive()
+        return not self.stepped and bool(self._probe.idle)
+
     def trainer_callback(self) -> Any:
         """Return a callback for Trainer and its subclasses, such as TRL's. It refuses arguments
         that omit a part of `outside`, and calls `check` after the first step."""
@@ -219,12 +226,20 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         undone.
 
         Adapters, quantized weights and trained values stay. A second call does nothing. Raises the
-        first error of a plugin after all plugins are closed.
+        first error of a plugin after all plugins are closed. Warns if optimizers took steps, but
+        all of them with learning rate 0.
         """
+        idle = not self.closed and self.idle
         with self._closing(self):
             error = None if self.closed else self._undo()
         if error:
             raise error
+        if idle:
+            warnings.warn(
+                f"stack {self.stack!r}: all optimizer steps had learning rate 0, so nothing was "
+                "trained or checked",
+                stacklevel=2,
+            )
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -26,7 +26,7 @@ TAKEN_FROM_ARGUMENTS = {
 """Names of Trainer's arguments, by the scenario key that they set."""
 
 PATIENCE = 50
-"""Number of steps within which a gradient scaler may skip all optimizer steps."""
+"""Number of steps, but for those with learning rate 0, of which a gradient scaler may skip all."""
 
 
 class AccelerateCallback(TrainerCallback):
@@ -46,6 +46,7 @@ class AccelerateCallback(TrainerCallback):
         self._stack = stack
         self._options = options
         self._own = not isinstance(stack, AcceleratedModel)
+        self._skipped = 0
         if isinstance(stack, AcceleratedModel):
             self.accelerated = stack
 
@@ -73,8 +74,10 @@ class AccelerateCallback(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Check the effective configuration after the first step of an optimizer."""
         made = self._accelerated()
-        if not made.stepped and state.global_step < PATIENCE:
-            return  # A gradient scaler skips steps until its scale fits.
+        if not made.stepped:
+            self._skipped += not made.idle  # A gradient scaler skips steps until its scale fits.
+            if self._skipped < PATIENCE:
+                return
         try:
             made.check()
         except BaseException:

@@ -199,6 +199,27 @@ def test_a_step_that_a_gradient_scaler_skips_is_no_first_step() -> None:
         assert accelerated.check().optimizer == "AdamW"
 
 
+def test_a_step_with_learning_rate_0_is_no_first_step() -> None:
+    with accel_bench.accelerate(small_llama()) as accelerated:
+        probe_head = torch.nn.Linear(64, 2)
+        foreign = torch.optim.SGD(probe_head.parameters(), lr=0.1)
+        optimizer = torch.optim.AdamW(accelerated.model.parameters())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+        for step in range(2):
+            output = accelerated.model(input_ids=IDS, labels=IDS)
+            probe_head(output.logits.detach()).sum().backward()
+            foreign.step()
+            output.loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            assert (accelerated.stepped, accelerated.idle) == (bool(step), not step)
+            if not step:
+                with pytest.raises(InvalidRunError, match="a learning rate other than 0"):
+                    accelerated.check()
+        assert accelerated.check().optimizer == "AdamW"
+
+
 def test_another_stack_waits_until_the_changes_of_a_closing_one_are_undone() -> None:
     accelerated, seen = accel_bench.accelerate(small_llama(), "padding-free"), []
     before, undoing, go_on = dict(ALL_ATTENTION_FUNCTIONS._local_mapping), *events(2)

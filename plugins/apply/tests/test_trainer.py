@@ -173,6 +173,27 @@ def test_steps_that_a_gradient_scaler_skips_are_waited_for(arguments: Any) -> No
     assert scaler.get_scale() < 2.0**127  # a step was skipped
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_warm_up_that_starts_at_learning_rate_0_is_waited_for(
+    own: bool, losses: Any, arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accel_bench_apply.trainer_impl.PATIENCE", 1)
+    slow = arguments(warmup_steps=2)
+    if own:
+        callback = AccelerateCallback("activation-checkpointing")
+        assert len(losses(small_llama(), slow, callbacks=[callback])) == 3
+    else:
+        with accel_bench.accelerate(small_llama(), arguments=slow) as accelerated:
+            losses(accelerated.model, slow, callbacks=[accelerated.trainer_callback()])
+            assert accelerated.stepped and not accelerated.idle
+
+
+def test_a_trainer_whose_learning_rate_is_always_0_is_warned(losses: Any, arguments: Any) -> None:
+    callback = AccelerateCallback("activation-checkpointing")
+    with pytest.warns(UserWarning, match="all optimizer steps had learning rate 0"):
+        losses(small_llama(), arguments(learning_rate=0.0), callbacks=[callback])
+
+
 class WithoutGradient(Trainer):
     """Trainer whose loss leaves out the second block's MLP."""
 

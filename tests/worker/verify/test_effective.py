@@ -13,6 +13,7 @@ import torch
 
 from accel_bench import Device, Experiment, Options, Run, Scenario, Task
 from accel_bench.errors import InvalidRunError
+from accel_bench.modeling.kept_elsewhere import KeptElsewhere, ShownGradient, keep_elsewhere
 from accel_bench.scenario.environment import recorded
 from accel_bench.scenario.models import Stack
 from accel_bench.worker.verify.effective import differences, environment_changes, read_effective
@@ -91,7 +92,59 @@ def test_a_cut_before_an_adapter_is_found(make: Any) -> None:
 
 def test_a_step_that_changes_nothing_is_invalid(make: Any) -> None:
     with pytest.raises(InvalidRunError, match="changed none of the 8 weights"):
-        step(make(model(), lr=0.0))
+        step(make(model(), lr=1e-30))
+
+
+@pytest.mark.parametrize("rate", [0.0, torch.tensor(0.0)])
+def test_the_first_step_is_the_first_one_with_a_learning_rate(make: Any, rate: Any) -> None:
+    run = make(model(), lr=rate)
+    probe = FirstStepProbe(run)
+    for now, taken in ((rate, False), (0.1, True)):
+        run.optimizer.param_groups[0]["lr"] = now
+        run.model(torch.ones(3, 4)).sum().backward()
+        run.optimizer.step()
+        assert (probe.flow is not None) is taken and probe.idle is not taken
+        if not taken:
+            with pytest.raises(InvalidRunError, match="no .* step with a learning rate other than"):
+                probe.check()
+    probe.check()
+    probe.remove()
+
+
+def test_the_optimizer_of_another_model_is_not_looked_at(make: Any) -> None:
+    run, other = make(model()), model()
+    foreign = torch.optim.SGD(other.parameters(), lr=0.1)
+    probe = FirstStepProbe(run)
+    for optimizer in (foreign, run.optimizer, foreign):
+        other(run.model(torch.ones(3, 4)).repeat(1, 2)).sum().backward()
+        optimizer.step()
+        assert (probe.flow is None) is (not probe.optimizers)
+    assert list(probe.optimizers.values()) == [run.optimizer]
+    assert probe.flow.parameters_changed
+    probe.remove()
+
+
+def test_an_optimizer_of_flat_or_copied_parameters_is_the_models(make: Any) -> None:
+    run = make(flat := model())
+    values = torch.nn.Parameter(torch.nn.utils.parameters_to_vector(flat.parameters()).detach())
+    torch.nn.utils.vector_to_parameters(values, flat.parameters())
+    values.grad = torch.ones_like(values)
+    probe = FirstStepProbe(run)
+    flat(torch.ones(3, 4)).sum().backward()
+    torch.optim.SGD([values], lr=0.1).step()
+    assert probe.flow.parameters_changed
+    probe.remove()
+    run = make(stored := model())
+    copies = [p.detach().clone().requires_grad_() for p in stored.parameters()]
+    for parameter, copy in zip(stored.parameters(), copies, strict=True):
+        parts = parameter.shape, parameter.dtype, "ZeRO-1 over 2", parameter.numel(), 2
+        shown = ShownGradient(1.0, frozenset({0}))
+        keep_elsewhere(parameter, KeptElsewhere(*parts, lambda copy=copy: copy, shown))
+        copy.grad = torch.ones_like(copy)
+    probe = FirstStepProbe(run)
+    torch.optim.SGD(copies, lr=0.1).step()
+    assert probe.flow.parameters_changed
+    probe.remove()
 
 
 def test_frozen_parameters_need_no_gradient(make: Any) -> None:

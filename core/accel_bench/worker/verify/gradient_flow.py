@@ -17,7 +17,7 @@ from accel_bench.errors import InvalidRunError
 from accel_bench.modeling.attention_kernels import attention_kernels
 from accel_bench.modeling.kept_elsewhere import describe_gradient, kept_elsewhere
 from accel_bench.modeling.module_calls import is_compiled
-from accel_bench.modeling.sharding import gradient_on_this_rank, on_this_rank, whole
+from accel_bench.modeling.sharding import gradient_on_this_rank, is_sharded, on_this_rank, whole
 from accel_bench.modeling.tensors import dtype_name
 from accel_bench.run_context import Run
 from accel_bench.worker.flops.trace import expert_list
@@ -32,9 +32,10 @@ class FirstStepProbe:
     """Observer of gradients, parameters and kernels up to the first real optimizer step.
 
     Only this step shows that a module gets no gradient: a few steps later every tensor may have
-    one. A step that a gradient scaler skips is no real step. The probe works for any engine, by
-    torch's hooks on all optimizers, which are removed before the measured window. Its attributes
-    are named like fields of `EffectiveConfiguration`, but `flow` is `gradient_flow`.
+    one. A step of another model, with learning rate 0, or that a gradient scaler skips is no real
+    step. The probe works for any engine, by torch's hooks on all optimizers, which are removed
+    before the window. Attributes are named like fields of `EffectiveConfiguration`, but `flow` is
+    `gradient_flow`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -45,6 +46,9 @@ class FirstStepProbe:
         self.attention_kernels: dict[str, int] | None = None
         self.optimizers: dict[int, Any] = {}
         """Optimizers that took part in the first step, by object id."""
+
+        self.idle = False
+        """True if the model's last optimizer step had learning rate 0; read up to a real one."""
 
         self._run = run
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor]] = []
@@ -94,7 +98,8 @@ class FirstStepProbe:
     def check(self) -> None:
         """Raise InvalidRunError if no optimizer has taken a step."""
         if self.flow is None:
-            raise InvalidRunError(["no optimizer took a step, so nothing was trained"])
+            rate = " with a learning rate other than 0" if self.idle else ""
+            raise InvalidRunError([f"no optimizer took a step{rate}, so nothing was trained"])
 
     def _watch_forward(self) -> list[Any]:
         """Register hooks for the first forward pass; return the hooks' handles.
@@ -143,7 +148,8 @@ class FirstStepProbe:
         return see
 
     def _see_optimizer(self, optimizer: Any, *_: Any) -> None:
-        self.optimizers[id(optimizer)] = optimizer
+        if id(optimizer) not in self.optimizers and _updates(optimizer, self._run.unwrapped_model):
+            self.optimizers[id(optimizer)] = optimizer
 
     def _before_step(self, optimizer: Any, *_: Any) -> None:
         """Read all gradients before the first step. Raises InvalidRunError if a module has none.
@@ -151,8 +157,10 @@ class FirstStepProbe:
         Steps that an optimizer skips do not count. An optimizer that steps within the backward pass
         frees its gradients; their norms are kept until the engine's step, which ends the pass.
         """
-        skipped = getattr(optimizer, "found_inf", None)
-        if self.flow is not None or self.frozen or (skipped is not None and bool(skipped)):
+        if self.flow is not None or self.frozen or id(optimizer) not in self.optimizers:
+            return
+        self.idle = all(group.get("lr") == 0 for group in optimizer.param_groups)
+        if self.idle or bool(getattr(optimizer, "found_inf", None)):
             return
         model = self._run.unwrapped_model
         trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -205,8 +213,8 @@ class FirstStepProbe:
             weights = on_this_rank(parameter).flatten()
             self._watched += [(parameter, place, weights[place].clone()) for place in places]
 
-    def _after_step(self, *_: Any) -> None:
-        if self.flow is None:
+    def _after_step(self, optimizer: Any, *_: Any) -> None:
+        if self.flow is None or id(optimizer) not in self.optimizers:
             return
         changed = any(
             bool(on_this_rank(parameter).flatten()[place] != before)
@@ -220,6 +228,17 @@ class FirstStepProbe:
             raise InvalidRunError(
                 [f"the first optimizer step changed none of the {watched} weights looked at"]
             )
+
+
+def _updates(optimizer: Any, model: torch.nn.Module) -> bool:
+    """Return whether an optimizer updates a model's parameters, or flat tensors that hold them.
+    True for any optimizer if the model is sharded or stored elsewhere: it may update copies."""
+    parameters = list(model.parameters())
+    if any(is_sharded(one) or kept_elsewhere(one) is not None for one in parameters):
+        return True
+    own = {one.untyped_storage()._cdata for one in parameters}
+    updated = (one for group in optimizer.param_groups for one in group["params"])
+    return any(one.untyped_storage()._cdata in own for one in updated)
 
 
 def _starts_again(positions: Any) -> bool:
