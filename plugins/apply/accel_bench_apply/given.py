@@ -16,7 +16,16 @@ from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.uses import DType, slot_defaults
 from accel_bench.worker.verify.wrapping import strategy_of
 
-STATE = ("training", "gradient_checkpointing", "_gradient_checkpointing_func")
+HOOK = "_require_grads_hook"
+"""Attribute with the handle of a hook that transformers registers when checkpointing is enabled."""
+
+STATE = (
+    "training",
+    "gradient_checkpointing",
+    "_gradient_checkpointing_func",
+    HOOK,
+    f"{HOOK}s",
+)
 """Attributes of a module whose values are restored when its stack is closed."""
 
 
@@ -139,13 +148,24 @@ def torch_device(device: Any) -> Any:
 
 def move(model: Any, device: str | None, dtype: str | None) -> None:
     """Move a script's module to `device`, and convert it to `dtype`, a name such as `bfloat16`.
-    None changes nothing."""
+    None changes nothing.
+
+    Buffers that are not saved keep their dtype, as if the module were loaded in `dtype`: rounded
+    frequencies of rotary embeddings would be other positions.
+    """
     import torch
 
     if device is not None:
         model.to(torch_device(device))
     if dtype is not None:
+        unsaved = [
+            (module._buffers, name, module._buffers[name])
+            for module in model.modules()
+            for name in module._non_persistent_buffers_set
+        ]
         model.to(getattr(torch, dtype))
+        for buffers, name, buffer in unsaved:
+            buffers[name] = buffer
 
 
 def set_attention(model: Any, asked: str) -> Callable[[], object] | None:
@@ -183,12 +203,15 @@ def remembered(model: Any) -> Callable[[], None]:
     """Return a function that restores the train mode and checkpointing that all modules have
     now."""
     before = [
-        (vars(module), {name: vars(module)[name] for name in STATE if name in vars(module)})
+        (module, {name: vars(module)[name] for name in STATE if name in vars(module)})
         for module in model.modules()
     ]
 
     def put_back() -> None:
-        for attributes, values in before:
+        for module, values in before:
+            attributes = vars(module)
+            if attributes.get(HOOK) is not values.get(HOOK):
+                module.disable_input_require_grads()
             for name in STATE:
                 attributes.pop(name, None)
             attributes.update(values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from typing import Any
 
@@ -75,6 +76,17 @@ def test_a_refused_call_leaves_the_module_in_its_dtype(stack: Any, reason: str) 
         assert model.dtype == torch.bfloat16
 
 
+def test_a_module_that_is_converted_is_as_one_that_is_loaded_in_the_dtype(tmp_path: Any) -> None:
+    model = small_llama()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype="bfloat16")
+    accel_bench.accelerate(model, dtype="bfloat16").close()
+    for found, wanted in zip(model.buffers(), loaded.buffers(), strict=True):
+        assert found.dtype == wanted.dtype == torch.float32
+        assert torch.equal(found, wanted)
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -125,6 +137,20 @@ def test_modes_and_checkpointing_of_a_module_are_its_own_again(stack: str | None
     assert not model.training and model.model.norm.training
     assert all(layer.gradient_checkpointing for layer in model.model.layers)
     assert [one._gradient_checkpointing_func for one in model.model.layers] == functions
+
+
+@pytest.mark.parametrize("had", [False, True])
+def test_hooks_of_checkpointing_are_gone_from_a_module_that_had_none(had: bool) -> None:
+    model = small_llama()
+    if had:
+        model.enable_input_require_grads()
+    hooks = list(model.model.embed_tokens._forward_hooks)
+    with accel_bench.accelerate(model, {"set": {"train.gradient_checkpointing": True}}):
+        assert model.model.embed_tokens._forward_hooks
+    assert list(model.model.embed_tokens._forward_hooks) == hooks
+    assert had or pickle.dumps(model)
+    model.disable_input_require_grads()
+    assert not model.model.embed_tokens._forward_hooks
 
 
 def test_checkpointing_that_a_module_has_is_no_difference(recwarn: Any) -> None:
