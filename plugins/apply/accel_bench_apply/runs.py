@@ -36,7 +36,7 @@ def run_of_script(
 
 def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
     """Return a copy of a run with one process on the CPU, whose first micro-batch is all of
-    `dataset`. `samples` is the number of its samples."""
+    `dataset`, in its order. `samples` is the number of its samples."""
     sections: dict[str, dict[str, Any]] = {
         "train": dict(micro_batch_size=samples, gradient_accumulation=1, global_batch_size=samples),
         "data": {"held_out": 0},
@@ -47,9 +47,18 @@ def one_micro_batch(run: Run, dataset: Any, samples: int) -> Run:
         device=Device("cpu", 0),  # Memory is pinned by the data loader, if at all.
         rank=0,
         world_size=1,
-        dataset=dataset,
+        dataset=_taken_in_order(dataset, run.scenario.data.seed),
         evidence_callbacks=[],
     )
+
+
+def _taken_in_order(dataset: Any, seed: int) -> Any:
+    """Return the dataset with its samples rearranged, so that the first epoch of a run with this
+    seed takes them in the given order."""
+    from accel_bench.modeling.data.batch_plan import sample_order
+
+    places = sample_order(len(dataset), seed, epoch=0).argsort()
+    return replace(dataset, starts=dataset.starts[places], lengths=dataset.lengths[places])
 
 
 def with_checkpointing(run: Run, checkpointing: bool) -> Run:

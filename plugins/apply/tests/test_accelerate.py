@@ -282,6 +282,19 @@ def test_a_micro_batch_keeps_the_labels_and_masks_of_its_samples() -> None:
             accelerated.collate([{"input_ids": ids, "labels": [1, 1, 1, 1]}])
 
 
+@pytest.mark.parametrize("stack", [None, "padding-free"])
+def test_a_micro_batch_has_its_samples_in_the_given_order(stack: str | None) -> None:
+    samples = [[number] * (2 + number % 3) for number in range(1, 9)]
+    labels = [{"input_ids": ids, "labels": [-100, *ids[1:]]} for ids in samples]
+    with accel_bench.accelerate(small_llama(), stack) as accelerated:
+        inputs = accelerated.collate(labels)
+    padded = inputs.get("attention_mask") if stack is None else None
+    real = slice(None) if padded is None else padded.bool()
+    assert inputs["input_ids"][real].flatten().tolist() == sum(samples, [])
+    learned = [token for ids in samples for token in ids[1:]]
+    assert inputs["labels"][inputs["labels"] != -100].tolist() == learned
+
+
 def test_a_script_that_names_nothing_else_imports_no_torch(tmp_path: Path) -> None:
     program = "import sys, accel_bench; accel_bench.accelerate; print('torch' in sys.modules)"
     done = subprocess.run(
