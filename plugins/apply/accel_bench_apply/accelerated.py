@@ -24,7 +24,13 @@ from accel_bench.worker.heartbeat import Heartbeat
 from accel_bench.worker.measurement import build_model, close
 from accel_bench.worker.record import RankRecord, collect_evidence
 from accel_bench.worker.verify.recomputation import read_checkpointing
-from accel_bench_apply.given import move, recomputes, remembered, set_attention
+from accel_bench_apply.given import (
+    move,
+    recomputes,
+    remembered,
+    remembered_parts,
+    set_attention,
+)
 from accel_bench_apply.outside import Outside, parts_outside
 from accel_bench_apply.request import Asked, World
 from accel_bench_apply.runs import one_micro_batch, run_of_script, with_checkpointing
@@ -86,10 +92,13 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         self._checked: EffectiveConfiguration | None = None
         # Checkpointing that the model, or its Trainer, has beside the stack is no difference.
         self._recomputes_anyway = asked.recomputes or (given is not None and recomputes(given))
+        restore_parts = remembered_parts(given) if given is not None else None
         try:
             self._build(given, asked)
         except BaseException:
             self._undo()
+            if restore_parts:
+                restore_parts()
             raise
 
     @property

@@ -199,6 +199,23 @@ def recomputes(model: Any) -> bool:
     )
 
 
+def remembered_parts(model: Any) -> Callable[[], None]:
+    """Return a function that removes an adapter from a model that has none now: it restores which
+    modules the model consists of, and which weights are trained."""
+    modules = [(module._modules, dict(module._modules)) for module in model.modules()]
+    weights = [(weight, weight.requires_grad) for weight in model.parameters()]
+
+    def restore_parts() -> None:
+        for present, before in modules:
+            present.clear()
+            present.update(before)
+        for weight, trained in weights:
+            weight.requires_grad_(trained)
+        vars(model).pop("peft_config", None)
+
+    return restore_parts
+
+
 def remembered(model: Any) -> Callable[[], None]:
     """Return a function that restores the train mode and checkpointing that all modules have
     now."""

@@ -60,6 +60,32 @@ def accelerate(  # noqa: PLR0913 - what a script says
     adapter. A second model cannot be accelerated before the first is closed, because plugins change
     functions of the whole process.
     """
+    return apply_stack(
+        model,
+        stack,
+        scenario=scenario,
+        overrides=overrides,
+        arguments=arguments,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def apply_stack(  # noqa: PLR0913 - what `accelerate` takes, and `in_place`
+    model: Any,
+    stack: Any,
+    *,
+    scenario: ScenarioSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    arguments: Any = None,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    in_place: bool = False,
+) -> AcceleratedModel:
+    """Return what `accelerate` returns. With `in_place`, raise ScenarioError before the model is
+    changed if the stack adds an adapter or wraps the model."""
     from accel_bench_apply.accelerated import AcceleratedModel
     from accel_bench_apply.given import checked_dtype
     from accel_bench_apply.request import ask, read_world
@@ -92,6 +118,9 @@ def accelerate(  # noqa: PLR0913 - what a script says
                 device=device,
                 dtype=dtype,
             )
+            active = asked.planned.active
+            if in_place and (active.answers("add_adapter") or active.answers("parallelize_model")):
+                raise makes_another_model(asked.planned.experiment.stack.name)
             given = model if is_module else None
             made = AcceleratedModel(asked, world, folder, given, trust_remote_code, _closing)
         except BaseException:
@@ -112,6 +141,15 @@ def _closing(made: AcceleratedModel) -> Iterator[None]:
         finally:
             if made in _open:
                 _open.remove(made)
+
+
+def makes_another_model(stack: str) -> ScenarioError:
+    """Return the error for a stack that a Trainer's callback cannot apply, since the Trainer would
+    keep the old model."""
+    return ScenarioError(
+        f"the stack {stack!r} makes another model of it, such as by an adapter: call accelerate "
+        "first, give its model to the Trainer, and its trainer_callback()"
+    )
 
 
 def refuse_second() -> None:

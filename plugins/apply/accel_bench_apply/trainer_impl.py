@@ -12,7 +12,7 @@ from accel_bench.errors import ScenarioError
 from accel_bench.modeling.checkpointing import CHECKPOINTING_WORDS
 from accel_bench_apply.accelerated import AcceleratedModel
 from accel_bench_apply.request import of_trainer
-from accel_bench_apply.script import accelerate
+from accel_bench_apply.script import apply_stack, makes_another_model
 
 TAKEN_FROM_ARGUMENTS = {
     "train.micro_batch_size": "per_device_train_batch_size",
@@ -56,14 +56,11 @@ class AccelerateCallback(TrainerCallback):
         if not self._own:
             return
         model = objects["model"]
-        made = accelerate(model, self._stack, arguments=args, **self._options)
+        made = apply_stack(model, self._stack, arguments=args, in_place=True, **self._options)
         self.accelerated = made
         if made.model is not model:
             made.close()
-            raise ScenarioError(
-                f"the stack {made.stack!r} makes another model of it, such as by an adapter: call "
-                "accelerate first, give its model to the Trainer, and its trainer_callback()"
-            )
+            raise makes_another_model(made.stack)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         """Raise ScenarioError if a Trainer does not apply a part of the stack."""

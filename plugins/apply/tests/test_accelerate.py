@@ -163,6 +163,25 @@ def test_what_a_failing_plugin_has_changed_is_undone(monkeypatch: pytest.MonkeyP
     assert ALL_ATTENTION_FUNCTIONS._local_mapping == before
 
 
+@pytest.mark.parametrize("failing", ["lora_impl._draw_matrices", "lora_impl.lora_evidence"])
+def test_the_adapter_of_a_call_that_fails_is_removed(
+    failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no matrices")
+
+    model = small_llama()
+    model.lm_head.weight.requires_grad_(False)
+    names, modules = set(model.state_dict()), list(model.modules())
+    trained = [weight.requires_grad for weight in model.parameters()]
+    with monkeypatch.context() as patched, pytest.raises(HookError, match="no matrices"):
+        patched.setattr(f"accel_bench_huggingface.{failing}", fail)
+        accel_bench.accelerate(model, overrides={"adapter.use": "lora"})
+    assert set(model.state_dict()) == names and list(model.modules()) == modules
+    assert [weight.requires_grad for weight in model.parameters()] == trained
+    accel_bench.accelerate(model, overrides={"adapter.use": "lora"}).close()
+
+
 class Plain(nn.Module):
     """A module that is none of transformers'."""
 
@@ -290,7 +309,9 @@ def test_a_micro_batch_has_its_samples_in_the_given_order(stack: str | None) -> 
         inputs = accelerated.collate(labels)
     padded = inputs.get("attention_mask") if stack is None else None
     real = slice(None) if padded is None else padded.bool()
-    assert inputs["input_ids"][real].flatten().tolist() == sum(samples, [])
+    assert inputs["input_ids"][real].flatten().tolist() == [
+        token for ids in samples for token in ids
+    ]
     learned = [token for ids in samples for token in ids[1:]]
     assert inputs["labels"][inputs["labels"] != -100].tolist() == learned
 

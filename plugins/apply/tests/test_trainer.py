@@ -127,10 +127,12 @@ def test_plugins_check_the_arguments_of_trainer(losses: Any, arguments: Any) -> 
 
 def test_an_adapter_needs_the_model_before_the_trainer(losses: Any, arguments: Any) -> None:
     adapted = {"adapter.use": "lora"}
+    model = small_llama()
     with pytest.raises(ScenarioError, match="makes another model of it, such as by an adapter"):
         callback = AccelerateCallback(None, overrides=adapted)
-        losses(small_llama(), arguments(), callbacks=[callback])
-    with accel_bench.accelerate(small_llama(), overrides=adapted) as accelerated:
+        losses(model, arguments(), callbacks=[callback])
+    assert all(weight.requires_grad for weight in model.parameters())
+    with accel_bench.accelerate(model, overrides=adapted) as accelerated:
         assert losses(accelerated.model, arguments(), callbacks=[accelerated.trainer_callback()])
 
 
