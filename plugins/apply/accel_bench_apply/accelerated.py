@@ -26,6 +26,7 @@ from accel_bench.worker.record import RankRecord, collect_evidence
 from accel_bench.worker.verify.recomputation import read_checkpointing
 from accel_bench_apply.given import (
     move,
+    place_of,
     recomputes,
     remembered,
     remembered_parts,
@@ -87,7 +88,8 @@ class AcceleratedModel(AbstractContextManager["AcceleratedModel"]):
         # Also for a script that ends without `close`.
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self._heartbeat = Heartbeat(folder / "heartbeat")
-        self._run = run_of_script(experiment, world, folder, trust_remote_code, given)
+        place = place_of(given, asked.device) if given is not None else None
+        self._run = run_of_script(experiment, world, folder, trust_remote_code, place)
         self._probe: Any = None
         self._checked: EffectiveConfiguration | None = None
         # Checkpointing that the model, or its Trainer, has beside the stack is no difference.

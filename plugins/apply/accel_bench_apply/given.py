@@ -54,10 +54,8 @@ def read_module(
     written["architectures"] = [type(model).__name__]
     (folder / CONFIG_FILE).write_text(json.dumps(written, default=str), encoding="utf8")
     own = getattr(config, "_attn_implementation", None) or "sdpa"
-    kind = of_torch_type(
-        torch_device(device or parameter.device).type,
-        device or draft.get("resources.device") or "",
-    )
+    name = device if device in device_types() else draft.get("resources.device")
+    kind = of_torch_type(torch_device(device or parameter.device).type, name or "")
     return {
         "model": {
             "use": slot_defaults().slots["model"],
@@ -144,6 +142,26 @@ def torch_device(device: Any) -> Any:
     except (RuntimeError, TypeError):
         problem = f"there is no device {device!r}{did_you_mean(str(device), known)}"
         raise ScenarioError(problem) from None
+
+
+def device_of_trainer(model: Any, arguments: Any) -> str | None:
+    """Return the device to which Trainer moves a module, or None if Trainer leaves it where it is.
+
+    `arguments` are the TrainingArguments, or None. Trainer leaves modules that are sharded, divided
+    among devices or quantized.
+    """
+    leaves = getattr(arguments, "place_model_on_device", False) is False
+    shards = any(getattr(arguments, name, None) for name in ("deepspeed", "fsdp"))
+    fixed = any(getattr(model, name, None) for name in ("hf_device_map", "quantization_method"))
+    return None if leaves or shards or fixed else str(arguments.device)
+
+
+def place_of(model: Any, device: str | None) -> Any:
+    """Return the torch.device, with its index, on which a module is once it is moved to `device`.
+    None leaves it where it is."""
+    import torch
+
+    return torch.empty(0, device=torch_device(device or next(model.parameters()).device)).device
 
 
 def move(model: Any, device: str | None, dtype: str | None) -> None:

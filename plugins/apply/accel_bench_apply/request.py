@@ -20,6 +20,7 @@ from accel_bench.runner.purpose import plan_stack
 from accel_bench.scenario.draft import Draft, dotted
 from accel_bench.scenario.find import ScenarioSource, find_drafts, to_plain
 from accel_bench.scenario.settings import Resources
+from accel_bench.scenario.sweep import AUTO, LENGTH
 from accel_bench.scenario.uses import NO_PLUGIN, Use
 from accel_bench_apply import given
 
@@ -117,7 +118,9 @@ def ask(  # noqa: PLR0913 - what a script says
     changes = to_plain(overrides, "overrides")
     draft = draft.with_values((key, value, f"overrides {key!r}") for key, value in changes.items())
     # What the scenario says and Trainer's arguments do not, a part outside says, and the callback.
-    decided = {key: value for key, value in of_trainer(arguments) if draft.get(key) is None}
+    decided = {key: value for key, value in of_trainer(arguments) if draft.get(key) in (None, AUTO)}
+    if draft.get(LENGTH) == AUTO and (longest := getattr(arguments, "max_length", None)):
+        decided[LENGTH] = longest
     named = _of_model(model)
     module = given.read_module(model, draft, folder, device, dtype) if named is None else {}
     fixed = {**decided, **(named or module), **_of_world(draft, world), "metrics": []}
@@ -156,11 +159,12 @@ def ask(  # noqa: PLR0913 - what a script says
 
 
 def _written(draft: Draft) -> tuple[str, ...]:
-    """Return the dotted keys of training settings that the scenario `draft` sets."""
+    """Return the dotted keys of training settings that the scenario `draft` sets to a value."""
     sections = ("train", "optimizer", "environment")
     own = dict(dotted({key: draft.get(key) or {} for key in sections}))
-    beside = [key for key in BESIDE_TRAINING if draft.get(key) is not None]
-    return (*(key for key in own if key != "optimizer.use"), *beside)
+    beside = {key: draft.get(key) for key in BESIDE_TRAINING if draft.get(key) is not None}
+    values = {**own, **beside}.items()
+    return tuple(key for key, value in values if key != "optimizer.use" and value != AUTO)
 
 
 def _matmul_precision(draft: Draft) -> str:

@@ -16,10 +16,10 @@ from accel_bench_apply.request import World
 
 
 def run_of_script(
-    experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, given: Any
+    experiment: Experiment, world: World, folder: Path, trust_remote_code: bool, place: Any
 ) -> Run:
-    """Return the run object that all hooks of a script share. Its device is the device of the
-    module `given`; for None it is a run's usual device."""
+    """Return the run object that all hooks of a script share. Its device is the torch.device
+    `place`; for None it is a run's usual device."""
     job = Job(
         run_id="apply",
         experiment=experiment,
@@ -28,8 +28,7 @@ def run_of_script(
         trust_remote_code=trust_remote_code,
     )
     run = make_run(job, world.rank, world.local_rank)
-    if given is not None:
-        place = next(given.parameters()).device
+    if place is not None:
         run.device = Device(place.type, place.index or 0)
     return run
 

@@ -50,7 +50,8 @@ def accelerate(  # noqa: PLR0913 - what a script says
     mapping as in a scenario; None is the baseline. `scenario` is as for `accel_bench.run`, and its
     settings hold as in a run. `overrides` changes dotted keys, such as `{"adapter.use": "lora"}`.
     `arguments` are the TrainingArguments of a Trainer, whose batch sizes, precision and clipping
-    the plugins then check. A given model is moved to `device` and converted to `dtype`.
+    the plugins then check. A given model is moved to `device`, or else to where Trainer would move
+    it by `arguments`, and converted to `dtype`.
 
     The training processes are the members of torch.distributed's process group, if there is one.
     The current CUDA device is used.
@@ -87,7 +88,7 @@ def apply_stack(  # noqa: PLR0913 - what `accelerate` takes, and `in_place`
     """Return what `accelerate` returns. With `in_place`, raise ScenarioError before the model is
     changed if the stack adds an adapter or wraps the model."""
     from accel_bench_apply.accelerated import AcceleratedModel
-    from accel_bench_apply.given import checked_dtype
+    from accel_bench_apply.given import checked_dtype, device_of_trainer
     from accel_bench_apply.request import ask, read_world
 
     if not isinstance(overrides, Mapping | None):
@@ -103,7 +104,9 @@ def apply_stack(  # noqa: PLR0913 - what `accelerate` takes, and `in_place`
             changes = dict(overrides or {})
             is_module = hasattr(model, "named_parameters")
             dtype = checked_dtype(dtype)
-            if not is_module:
+            if is_module:
+                device = device or device_of_trainer(model, arguments)
+            else:
                 changes |= {"resources.device": device} if device else {}
                 changes |= {"model.dtype": dtype} if dtype else {}
             asked = ask(

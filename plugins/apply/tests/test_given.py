@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from accel_bench_apply import given
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import accel_bench
@@ -195,6 +197,27 @@ def test_what_a_scenario_says_beside_the_training_is_named(monkeypatch: Any) -> 
     assert found["data.sequence_length"] == 32 and found["resources.threads"] == 1
     assert found["environment.NCCL_DEBUG"] == "WARN"
     assert "environment.NCCL_ALGO" not in found
+
+
+def test_a_size_that_is_auto_is_open() -> None:
+    auto = {"train": {"micro_batch_size": "auto"}, "data": {"sequence_length": "auto"}}
+    with pytest.warns(UserWarning, match="auto is worked out before round 1") as warned:
+        with accel_bench.accelerate(small_llama(), scenario=tiny({}, **auto)) as accelerated:
+            names = {part.name for part in accelerated.outside}
+    assert len(warned) == 2 and "train.learning_rate" in names
+    assert not names & {"train.micro_batch_size", "data.sequence_length"}
+
+
+def test_a_module_goes_where_trainer_moves_it() -> None:
+    arguments = SimpleNamespace(device=torch.device("cuda", 1), place_model_on_device=None)
+    model = small_llama()
+    assert given.device_of_trainer(model, arguments) == "cuda:1"
+    for changes in ({"fsdp": ["full_shard"]}, {"place_model_on_device": False}):
+        left = SimpleNamespace(**{**vars(arguments), **changes})
+        assert given.device_of_trainer(model, left) is None
+    assert given.device_of_trainer(model, None) is None
+    model.hf_device_map = {"": 0}
+    assert given.device_of_trainer(model, arguments) is None
 
 
 def test_a_sample_longer_than_the_stack_was_made_for_is_refused() -> None:

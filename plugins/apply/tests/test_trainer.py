@@ -175,6 +175,35 @@ def test_steps_that_a_gradient_scaler_skips_are_waited_for(arguments: Any) -> No
     assert scaler.get_scale() < 2.0**127  # a step was skipped
 
 
+def test_sizes_that_are_auto_are_those_of_trainer(losses: Any, arguments: Any) -> None:
+    sizes = {"micro_batch_size": "auto", "global_batch_size": 8}
+    scenario = tiny({}, train=sizes, data={"sequence_length": "auto"})
+    given = arguments(gradient_accumulation_steps=2, learning_rate=1e-2)
+    given.max_length = 64  # An argument of TRL.
+    with accel_bench.accelerate(small_llama(), scenario=scenario, arguments=given) as accelerated:
+        planned = accelerated.experiment.scenario
+        assert (planned.train.micro_batch_size, planned.data.sequence_length) == (4, 64)
+    callback = AccelerateCallback(None, scenario=scenario)
+    assert len(losses(small_llama(), given, callbacks=[callback])) == 3
+
+
+@pytest.mark.parametrize(("device", "asked"), [(None, "cuda:1"), ("cpu", "cpu")])
+def test_a_model_is_accelerated_where_trainer_will_place_it(
+    device: str | None, asked: str, arguments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object, device: str | None, **__: object) -> None:
+        raise Stopped(device)
+
+    monkeypatch.setattr("accel_bench_apply.request.ask", stop)
+    monkeypatch.setattr(TrainingArguments, "device", torch.device("cuda", 1))
+    with pytest.raises(Stopped) as stopped:
+        accel_bench.accelerate(small_llama(), arguments=arguments(), device=device)
+    assert stopped.value.args == (asked,)
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_a_warm_up_that_starts_at_learning_rate_0_is_waited_for(
     own: bool, losses: Any, arguments: Any, monkeypatch: pytest.MonkeyPatch
