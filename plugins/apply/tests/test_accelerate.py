@@ -295,10 +295,37 @@ def test_a_micro_batch_keeps_the_labels_and_masks_of_its_samples() -> None:
             inputs = accelerated.collate([sample])
             assert inputs["input_ids"].tolist() == [ids]
             assert inputs["labels"][inputs["labels"] != -100].tolist() == learned
-        with pytest.raises(ScenarioError, match="a sample has pixel_values, which"):
+        with pytest.raises(ScenarioError, match=r"samples\[0\] has pixel_values, which"):
             accelerated.collate([{"input_ids": ids, "pixel_values": [1]}])
-        with pytest.raises(ScenarioError, match="labels of a sample are other tokens"):
+        with pytest.raises(ScenarioError, match=r"labels of samples\[0\] are other tokens"):
             accelerated.collate([{"input_ids": ids, "labels": [1, 1, 1, 1]}])
+
+
+@pytest.mark.parametrize(
+    ("samples", "reason"),
+    [
+        ({"input_ids": [[1, 2, 3]]}, "samples are a list .* and no dict: give lists of token ids"),
+        ("abc", "samples are a list .* and no str"),
+        ([1, 2, 3], r"samples\[0\] has input_ids of shape \(\): give a list of token ids"),
+        ([[1, 2], [[1, 2, 3]]], r"samples\[1\] has input_ids of shape \(1, 3\): give a list"),
+        ([[1, 2], [[1], [2, 3]]], r"samples\[1\] is no list of token ids"),
+        ([[1, 2], []], r"samples\[1\] has no tokens: leave it out"),
+        ([{"input_ids": [1, 2], "attention_mask": [0, 0]}], r"samples\[0\] has no tokens"),
+        ([[1, 2], {"labels": [1, 2]}], r"samples\[1\] has no input_ids"),
+        ([[1, 2], [1.5, 2.5]], r"samples\[1\] has token ids of type float64: give integers"),
+        (["ab"], r"samples\[0\] has input_ids of shape"),
+        (
+            [[1, 2], {"input_ids": [1, 2, 3], "labels": [1, 2]}],
+            r"samples\[1\] has labels of shape \(2,\) beside input_ids of shape \(3,\)",
+        ),
+        ([[1, 2], [3, -1]], r"samples\[1\] has the token id -1, and the model's are 0 to 63"),
+        ([[1, 2], [3], [64, 1]], r"samples\[2\] has the token id 64, .*: use the model's own"),
+    ],
+)
+def test_samples_that_are_none_are_refused_by_number(samples: Any, reason: str) -> None:
+    with accel_bench.accelerate(small_llama()) as accelerated:
+        with pytest.raises(ScenarioError, match=reason):
+            accelerated.collate(samples)
 
 
 @pytest.mark.parametrize("stack", [None, "padding-free"])
