@@ -62,7 +62,7 @@ def make_plan(draft: Draft, machine: Machine, request: PlanRequest) -> Plan:
     settings, notices = needs_of_plugins(file, request)
     file = file.with_settings(settings)
     points = chosen_points(file, request, machine.device)
-    notices += tuple(_stand_in_notices(file, points, request))
+    notices += tuple(stand_in_notices(file, points, request))
     trackers, left_out = make_trackers(file, request.trackers)
     planned = _plan_points(file, points, machine, request, notices)
     choices = [f"{text}{at(point.sweep)}" for point in points for text in _choice_notices(point)]
@@ -185,7 +185,7 @@ def _fingerprint(plugin: ActivePlugin, experiment: Experiment) -> JsonValue:
     return value
 
 
-def _stand_in_notices(
+def stand_in_notices(
     file: ResolvedFile, points: Iterable[Point], request: PlanRequest
 ) -> Iterator[str]:
     """Yield a notice for each key whose `auto` is planned with a placeholder.

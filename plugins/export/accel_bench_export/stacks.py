@@ -10,6 +10,7 @@ from accel_bench.cli.request import parse_overrides, single_draft
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import PluginError, ScenarioError, did_you_mean
 from accel_bench.machine.info import read_machine
+from accel_bench.planning.plan import stand_in_notices
 from accel_bench.planning.request import PlanRequest
 from accel_bench.planning.resolve import resolve_request
 from accel_bench.plugins.registry import find
@@ -44,7 +45,8 @@ def stack_in_scenario(
 
     The stack need not belong to the scenario. `scenario` is a file or a name, and `changes` are
     `KEY=VALUE` strings. In a sweep the first point is used, and a remark says so. Raises
-    ScenarioError if the scenario or the changes are invalid, and PluginError for an unknown stack.
+    ScenarioError if the scenario or the changes are invalid, or if a size is `auto`, and
+    PluginError for an unknown stack.
     """
     draft = single_draft(scenario, "export")
     own = draft.get("stacks") or {"baseline": []}
@@ -62,6 +64,10 @@ def stack_in_scenario(
     file = resolve_request(draft, request)
     points = [point for point in file.points(read_machine().device) if point.stack.name == text]
     point = points[0]
+    try:
+        [*stand_in_notices(file, [point], request)]
+    except ScenarioError as error:
+        raise ScenarioError(f"{error}; `--run ID` has the numbers of a stored run") from error
     if point.scenario.generates:
         raise ScenarioError(f"{scenario}: answers requests, and a training program does not")
     swept = ", ".join(f"{key}={value}" for key, value in point.sweep.items())

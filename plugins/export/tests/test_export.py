@@ -60,6 +60,16 @@ def test_a_scenario_is_written_as_the_settings_of_the_program(chats: str) -> Non
     assert plain["max_length"] == 128 and "padding_free" not in plain
 
 
+@pytest.mark.parametrize("key", ["data.sequence_length", "train.micro_batch_size"])
+def test_a_size_that_is_not_worked_out_yet_is_asked_for(key: str, chats: str) -> None:
+    command = ("export", "baseline", "--to", "trl", "--scenario", chats, "--set", f"{key}=auto")
+    done = call(*command)
+    assert done.code == 2 and not done.out
+    assert f"{key}: auto is worked out by `accel-bench run`; here it needs a number" in done.err
+    assert "`--run ID` has the numbers" in done.err
+    assert call(*command, "--set", f"{key}=64").code == 0
+
+
 def test_what_has_no_counterpart_stands_there_as_a_comment(chats: str) -> None:
     text = call("export", "smaller", "--to", "trainer", "--scenario", chats).out
     assert "#   train.matmul_precision: 'high' has no counterpart" in text
