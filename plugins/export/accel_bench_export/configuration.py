@@ -76,7 +76,7 @@ def configuration(
     parts = []
     values: dict[str, Any] = {}
     if scenario is not None:
-        values = dict(dotted(scenario.model_dump(mode="json")))
+        values = _options_of(scenario)
         slots = [slot for slot in SLOTS if slot != "parallel" or not _parallelizes(stack)]
         parts += [*_work_parts(name, trainer, scenario, slots, remarks)]
     else:
@@ -110,6 +110,12 @@ def full_options(use: Use) -> dict[str, Any]:
     return kind.Options.model_validate_json(canonical_json(use.options)).model_dump(mode="json")
 
 
+def _options_of(scenario: Scenario) -> dict[str, Any]:
+    """Return the options for a program's rules: the scenario's dotted keys, and `world_size`."""
+    settings = dict(dotted(scenario.model_dump(mode="json")))
+    return {**settings, "world_size": scenario.world_size}
+
+
 def _parallelizes(stack: Stack) -> bool:
     """Return whether a plugin of the stack replaces the scenario's `parallel` plugin."""
     kinds = []
@@ -136,7 +142,7 @@ def _work_parts(
     part for the plugin of each section in `slots`. `name` is the name of the program `trainer`, and
     `remarks` become comments.
     """
-    values = dict(dotted(scenario.model_dump(mode="json")))
+    values = _options_of(scenario)
     notes = [trainer.always_note] if trainer.always_note else []
     yield Part("what makes it train as the scenario does", dict(trainer.always), notes)
     task = {f"task.{key}": value for key, value in full_options(scenario.task).items()}
@@ -169,10 +175,10 @@ def _work_parts(
 def _process_comments(scenario: Scenario, covered: Collection[str]) -> Iterator[str]:
     """Yield comments on settings that concern the training processes and not the program.
 
-    `covered` are the dotted keys that the configuration sets already.
+    `covered` are the options that the configuration sets already.
     """
     resources = scenario.resources
-    if scenario.world_size > 1 and "resources.devices" not in covered:
+    if scenario.world_size > 1 and "world_size" not in covered:
         places = f" on {resources.nodes} machines" if resources.nodes > 1 else ""
         yield f"the work is that of {scenario.world_size} processes{places}: start as many"
     if resources.backend is not None:

@@ -68,7 +68,7 @@ class Trainer(Frozen):
     """Comment on the settings of `always` in an exported file; empty without one."""
 
     work: tuple[Rule, ...] = ()
-    """Rules on the dotted keys of a scenario."""
+    """Rules on the dotted keys of a scenario, and on `world_size`, its processes on all nodes."""
 
     same: tuple[str, ...] = ()
     """Dotted keys of a scenario that need no setting of this program."""

@@ -194,6 +194,30 @@ def test_a_stack_that_divides_the_work_takes_the_place_of_the_scenarios_plugin(
     assert "ddp" not in text and yaml.safe_load(text)["fsdp_config"]["version"] == 2
 
 
+@pytest.mark.parametrize("stack", ["baseline", "fsdp2"])
+@pytest.mark.parametrize(
+    ("resources", "processes"),
+    [("{devices: 4, nodes: 2}", 8), ("{devices_by_node: [4, 2]}", 6), ("{devices: 4}", 4)],
+)
+def test_the_processes_of_all_machines_are_counted(
+    stack: str, resources: str, processes: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "several.yaml"
+    path.write_text(f"name: several\nresources: {resources}\nparallel: ddp\n"
+                    "train: {global_batch_size: 24, micro_batch_size: 1}\n")  # fmt: skip
+    chosen, scenario, _ = stack_in_scenario(stack, str(path), [])
+    text = text_of(configuration("accelerate", chosen, scenario), "FILE")
+    found = yaml.safe_load(text)
+    several = "nodes" in resources or "by_node" in resources
+    assert (found["num_processes"], found["num_machines"]) == (processes, 2 if several else 1)
+    assert ("of each machine its own: machine_rank, and main_process_ip" in text) is several
+    assert ("and here they are [4, 2]" in text) is ("by_node" in resources)
+    assert "start as many" not in text
+    if stack == "baseline":
+        titan = configuration("torchtitan", chosen, scenario).settings
+        assert titan["parallelism.data_parallel_replicate_degree"] == processes
+
+
 def test_offloading_of_deepspeed_is_a_setting_of_its_own() -> None:
     (file,) = Path(__file__).parents[3].glob("plugins/deepspeed/*/sample*/equivalents.yaml")
     rules = rules_among(read_equivalents(file).plugins["deepspeed"], "trl")

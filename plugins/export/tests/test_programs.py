@@ -86,6 +86,7 @@ def declared_settings(program: str) -> Iterator[tuple[str, dict[str, Any]]]:
         "train.global_batch_size": 6, "data.seed": 4, "data.sequence_length": 64,
         "measure.steps": 5, "resources.device": "cpu", "resources.devices": 2, "resources.nodes": 1,
         "task.beta": 0.2, "task.nll_scale": 0.5, "task.length_normalization": False,
+        "world_size": 2,
     }  # fmt: skip
     table = read_trainer(program)
     yield "", {**table.always}
