@@ -27,7 +27,8 @@ class Equivalent(Frozen):
     """Settings of other programs that replace a plugin whose options meet a condition."""
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Required values of options, defaults included; a list holds alternatives."""
+    """Required values of options, defaults included; a list holds alternatives, and `*` in a text
+    stands for any letters."""
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of options that must not match."""

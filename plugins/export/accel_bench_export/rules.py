@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import Field
@@ -34,8 +35,9 @@ class Rule(Frozen):
     """
 
     when: dict[str, JsonValue] = Field(default_factory=dict)
-    """Required values of options, all of which must match; a list holds alternatives. `prompt.0` is
-    the first item of an option, null if the option is no list."""
+    """Required values of options, all of which must match; a list holds alternatives, and `*` in a
+    text stands for any letters. `prompt.0` is the first item of an option, null if it is no list.
+    """
 
     unless: dict[str, JsonValue] = Field(default_factory=dict)
     """Values of options that must not match."""
@@ -106,7 +108,7 @@ def recognize(
     `settings` are by dotted key. A rule applies if `settings` have all its fixed settings. Rules
     without fixed settings are applied last. A rule is skipped if it contradicts itself or the
     options of an earlier rule. Of a condition's alternatives the first is taken, unless one of them
-    is known.
+    is known. A condition with `*` decides only what is written, and is ignored.
     """
     options: dict[str, Any] = {}
     used: set[str] = set()
@@ -122,9 +124,10 @@ def recognize(
         stated = [pair for key in present for pair in _read(rule.set[key], settings[key])]
         if any(known.setdefault(key, value) != value for key, value in stated):
             continue
-        for key, value in rule.when.items():
+        when = {key: value for key, value in rule.when.items() if not _has_pattern(value)}
+        for key, value in when.items():
             known.setdefault(key, value[0] if isinstance(value, list) else value)
-        if any(not _is_one(known[key], value) for key, value in rule.when.items()):
+        if any(not _is_one(known[key], value) for key, value in when.items()):
             continue
         if any(_is_one(known.get(key), value) for key, value in rule.unless.items()):
             continue
@@ -140,8 +143,16 @@ def _matches(options: Mapping[str, Any], key: str, wanted: JsonValue) -> bool:
 
 
 def _is_one(value: Any, wanted: JsonValue) -> bool:
-    """Return whether a value equals the wanted value, or is in a list of wanted alternatives."""
-    return value in wanted if isinstance(wanted, list) else bool(value == wanted)
+    """Return whether a value is the wanted value, matches its `*`, or is one of a list of these."""
+    if isinstance(wanted, list):
+        return any(_is_one(value, one) for one in wanted)
+    if isinstance(value, str) and isinstance(wanted, str):
+        return fnmatchcase(value, wanted)
+    return bool(value == wanted)
+
+
+def _has_pattern(wanted: JsonValue) -> bool:
+    return any("*" in str(one) for one in (wanted if isinstance(wanted, list) else [wanted]))
 
 
 def options_in(value: JsonValue) -> Iterator[str]:

@@ -367,6 +367,54 @@ def test_pairs_come_back_as_they_were_written(program: str, tmp_path: Path) -> N
     assert {key: settings.get(f"data.{key}") for key in wanted} == wanted
 
 
+@pytest.mark.parametrize("program", ["trl", "axolotl"])
+@pytest.mark.parametrize(
+    ("data", "builder"),
+    [
+        ("use: instructions, messages: messages, path: a.parquet", "parquet"),
+        ("use: instructions, prompt: q, path: a.parquet", "parquet"),
+        ("use: instructions, prompt: [q, r], path: a.parquet", "parquet"),
+        ("use: instructions, prompt: q, path: a.jsonl", "json"),
+        ("use: text, path: a.jsonl", "json"),
+        ("use: text, path: a.parquet", "parquet"),
+        ("use: text, path: a.md", "text"),
+        ("use: preferences, path: a.parquet", "parquet"),
+    ],
+)
+def test_a_file_of_data_has_the_builder_of_its_format_and_comes_back(
+    program: str, data: str, builder: str, tmp_path: Path
+) -> None:
+    found = again_of(program, f"{{{data}, source: path, sequence_length: 64}}", tmp_path)
+    (written,) = found["written"]["datasets"]
+    assert written["path" if program == "trl" else "ds_type"] == builder
+    path = data.rpartition(" ")[2]
+    assert written["data_files" if program == "trl" else "path"] == path
+    assert found["settings"]["data.path"] == path and found["settings"]["data.source"] == "path"
+    assert ("a sample is a line of a.md there" in found["text"]) is (builder == "text")
+
+
+@pytest.mark.parametrize("program", ["trl", "axolotl"])
+@pytest.mark.parametrize("use", ["instructions", "text", "preferences"])
+def test_a_folder_of_data_has_no_builder_and_is_named(
+    program: str, use: str, tmp_path: Path
+) -> None:
+    found = again_of(program, f"{{use: {use}, source: path, path: saved}}", tmp_path)
+    assert "datasets" not in found["written"]
+    assert "#   saved is a folder: datasets takes" in found["text"]
+
+
+def again_of(program: str, data: str, folder: Path) -> dict[str, Any]:
+    """An exported file with these data, as text and as YAML, and the settings that come back."""
+    task = "dpo" if "preferences" in data else "causal-lm"
+    source = folder / "source.yaml"
+    source.write_text(
+        f"name: data\nmodel: {{id: org/m, weights: pretrained}}\ndata: {data}\ntask: {task}\n"
+    )
+    text = call("export", "baseline", "--to", program, "--scenario", str(source)).out
+    settings = read(folder, text).settings
+    return {"text": text, "written": yaml.safe_load(text), "settings": settings}
+
+
 def test_a_training_on_documents_stays_one(tmp_path: Path) -> None:
     text = "model_name_or_path: org/m\nstage: pt\nfinetuning_type: full\ncutoff_len: 64\n"
     settings = read(tmp_path, text).settings

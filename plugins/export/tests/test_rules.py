@@ -103,3 +103,24 @@ def test_the_first_alternative_of_a_condition_is_taken_unless_one_is_known() -> 
     named = Rule(when={"kind": ["a", "b"]}, set={"fast": True, "kind": "{kind}"})
     assert recognize([named], {"fast": True, "kind": "b"})[0] == {"kind": "b"}
     assert recognize([named], {"fast": True, "kind": "c"}) == ({}, set())
+
+
+FORMATS = [
+    Rule(when={"path": ["*.jsonl", "*.json"]}, set={"data": {"kind": "json", "file": "{path}"}}),
+    Rule(when={"path": "*.parquet"}, set={"data": {"kind": "parquet", "file": "{path}"}}),
+    Rule(unless={"path": ["*.jsonl", "*.json", "*.parquet"]}, note="{path} is a folder"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("a/b.jsonl", "json"), ("a.parquet", "parquet"), ("a", None)]
+)
+def test_a_star_in_a_condition_stands_for_any_letters(path: str, kind: str | None) -> None:
+    found = translate(FORMATS, {"path": path})
+    assert found.settings == ({"data": {"kind": kind, "file": path}} if kind else {})
+    assert found.notes == ([] if kind else ["a is a folder"])
+
+
+def test_a_condition_with_a_star_is_not_asked_of_what_is_read() -> None:
+    settings = {"data": {"kind": "json", "file": "a"}}
+    assert recognize(FORMATS, settings) == ({"path": "a"}, {"data"})
