@@ -62,6 +62,8 @@ def options_for(rule: Rule) -> dict[str, Any]:
     given = {key: one[0] if isinstance(one, list) else one for key, one in rule.when.items()}
     if rule.unless.keys() & {"prompt.0", "prompt.2"}:
         given["prompt"] = ["instruction", "input", "hint"]
+    if "path" in rule.unless:
+        given["path"] = "folder"
     return {**{key: one for key, one in VALUES.items() if key in rule.options}, **given}
 
 
