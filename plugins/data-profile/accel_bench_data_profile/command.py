@@ -23,6 +23,9 @@ PROMPTS = ("prompt", "instruction", "question")
 ANSWERS = ("answer", "completion", "output", "response")
 """Usual names of the field that holds an answer."""
 
+PREFERENCES = frozenset({"chosen", "rejected"})
+"""Usual names of the fields that hold the better and the worse of two answers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
@@ -47,8 +50,9 @@ class ProfileOptions:
 def profile(options: ProfileOptions) -> None:
     """Write the lengths of a data set's samples as counts, which hold no text.
 
-    Rows with messages, or with prompt and answer, are read as instructions, others as text; `--set
-    data.use=...`, and the options of that plugin, say otherwise. What was read is printed.
+    Rows with messages, or with prompt and answer, are read as instructions, those with a chosen
+    and a rejected answer as preferences, others as text; `--set data.use=...`, and the options of
+    that plugin, say otherwise. What was read is printed.
     """
     from accel_bench.analysis.wording import count
     from accel_bench.cli.output import print_aside
@@ -81,23 +85,29 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
     from accel_bench.planning.request import PlanRequest
+    from accel_bench.plugins.manager import load_class
     from accel_bench.runner.purpose import ask_ranks, plan_stack
+    from accel_bench.scenario.models import Scenario
 
     overrides = parse_overrides(options.set_ or [], {})
     guessed = _guessed(options.file)
     use = dict(overrides).get("data.use", guessed["use"])
     guessed = guessed if use == guessed["use"] else {"use": use}
+    kind = load_class(use)
     data = {
         **guessed,
         "source": "path",
         "path": str(options.file),
         "tokenizer": options.tokenizer,
-        "packing": False,
         "sequence_length": 16_777_216,
         "limit_bytes": 2**34,
     }
+    if "packing" in kind.Options.model_fields:
+        data["packing"] = False
     draft, machine = single_draft("quickstart", "data profile"), read_machine()
     draft.set("data", data, str(options.file))
+    if kind.tasks and Scenario().task.use not in kind.tasks:
+        draft.set("task", min(kind.tasks), f"the task of {use}")
     request = PlanRequest(overrides=overrides, build_environments=False, force=True)
     planned = plan_stack(draft, machine, request, "baseline")
     (reply, *_) = ask_ranks("lengths", planned, machine, one_process=True)
@@ -116,9 +126,11 @@ def _guessed(file: Path) -> dict[str, Any]:
         next((name for name in names if name in present), "")
         for names in (MESSAGES, ANSWERS, PROMPTS, CONTEXTS)
     )
+    said: dict[str, Any] = {"prompt": [prompt, context] if context else prompt} if prompt else {}
+    if PREFERENCES <= {*present}:
+        return {"use": "preferences", **said}
     if messages:
         return {"use": "instructions", "messages": messages}
-    if answer and prompt:
-        fields: Any = [prompt, context] if context else prompt
-        return {"use": "instructions", "prompt": fields, "answer": answer}
+    if answer and said:
+        return {"use": "instructions", **said, "answer": answer}
     return {"use": "text"}

@@ -36,6 +36,11 @@ ALPACA = {"instruction": "add", "input": "1 2", "output": "3"}
             {"question": "a", "answer": "b"},
             {"use": "instructions", "prompt": "question", "answer": "answer"},
         ),
+        (
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"use": "preferences", "prompt": "prompt"},
+        ),
+        ({"chosen": [], "rejected": [], "messages": []}, {"use": "preferences"}),
         ({"text": "a", "input": "b"}, {"use": "text"}),
     ],
 )

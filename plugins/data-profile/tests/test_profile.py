@@ -105,3 +105,14 @@ def test_rows_with_messages_are_read_as_another_plugin_does(profiled: tuple[Path
     command = ("data", "profile", "chats.jsonl", "--tokenizer", "train", "-o", "text.json")
     done = call(*command, "--set", "data.use=text", folder=folder)
     assert "no key 'text'" in done.err and "unknown key" not in done.err
+
+
+@pytest.mark.parametrize("said", [(), ("--set", "data.use=preferences")])
+def test_pairs_of_answers_are_read_as_preferences(said: tuple[str, ...], tmp_path: Path) -> None:
+    pair = {"prompt": "a b", "chosen": "quite a long answer", "rejected": "no"}
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n" * 3)
+    command = ("data", "profile", "pairs.jsonl", "--tokenizer", "train", "-o", "lengths.json")
+    done = call(*command, *said, folder=tmp_path)
+    assert done.code == 0, done.err
+    assert "read as preferences, prompt: prompt" in done.err
+    assert read_histogram(tmp_path / "lengths.json").samples == 3
