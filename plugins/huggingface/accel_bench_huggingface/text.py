@@ -45,7 +45,7 @@ class TextOptions(TokenizerOptions):
     """Largest number of documents; null reads up to `limit_bytes`."""
 
     limit_bytes: int = Field(4_000_000, ge=1, le=10**13)
-    """Largest number of bytes of text."""
+    """Largest number of bytes of text; the evidence tells if there are more (`limited`)."""
 
     @model_validator(mode="after")
     def _path_where_it_is_read(self) -> TextOptions:
@@ -60,9 +60,17 @@ class TextOptions(TokenizerOptions):
 
         They are the files of `path`, or of the standard library, up to `limit_bytes`.
         """
+        return self._files_up_to(self.limit_bytes)
+
+    def leaves_files_out(self) -> bool:
+        """Return whether the files exceed `limit_bytes`, so that some are left out or cut."""
+        whole = self._files_up_to(1 << 62)
+        return sum(file.size for file in whole) > sum(file.size for file in self.files())
+
+    def _files_up_to(self, limit_bytes: int) -> list[text_sources.TextFile]:
         if self.path is None:
-            return text_sources.stdlib_files(self.limit_bytes)
-        return text_sources.path_files(home_path(self.path), self.limit_bytes)
+            return text_sources.stdlib_files(limit_bytes)
+        return text_sources.path_files(home_path(self.path), limit_bytes)
 
 
 class Text(TokenData[TextOptions]):

@@ -20,7 +20,7 @@ from accel_bench.modeling.data.text_sources import read_documents
 from accel_bench.modeling.data.token_batches import TokenDataset, Tokens, windows
 from accel_bench_huggingface.text import TextOptions, content_fingerprint
 
-CACHE_FORM = 1
+CACHE_FORM = 2
 """Version of the files in a cached folder, which is a part of the cache key."""
 
 NOT_TOKENS = {"path", "packing", "padding", "tokenizer", "tokenizer_revision"}
@@ -44,6 +44,9 @@ class TokenizedFacts:
     """Upper bound of token ids, exclusive."""
 
     pad_token_id: int
+
+    limited: bool
+    """True if `data.limit_bytes` ended the reading before the end of the text."""
 
 
 def tokenized(run: Run, options: TextOptions) -> Path:
@@ -82,6 +85,7 @@ def fill(folder: Path, options: TextOptions) -> None:
         tokens=len(tokens) - len(documents),
         vocab_size=max(tokenizer.get_vocab().values()) + 1,
         pad_token_id=tokenizing.pad_token(tokenizer, end),
+        limited=_is_limited(options, documents),
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     np.save(folder / "tokens.npy", tokens, allow_pickle=False)
@@ -145,6 +149,15 @@ def _read(options: TextOptions) -> list[str]:
             "data.limit_bytes"
         )
     return documents
+
+
+def _is_limited(options: TextOptions, documents: list[str]) -> bool:
+    """Return whether the limit ended the reading: within a file, or before all files were read."""
+    if len(documents) == options.maximum_documents:
+        return False
+    read = sum(len(document.encode()) for document in documents)
+    # The last character may be cut, of four bytes at most.
+    return read > options.limit_bytes - 4 or options.leaves_files_out()
 
 
 def _encode(tokenizer: Tokenizer, documents: list[str], end: int) -> tuple[Tokens, Integers]:

@@ -460,6 +460,19 @@ def test_evidence_counts_what_was_read(make_run: MakeRun, tmp_path: Path) -> Non
     assert json.loads(json.dumps(evidence)) == evidence
 
 
+@pytest.mark.parametrize(
+    ("options", "limited"),
+    [({}, False), ({"limit_bytes": 10}, True), ({"maximum_documents": 1}, False)],
+)
+def test_evidence_says_whether_the_limit_ended_the_reading(
+    options: dict[str, int], limited: bool, make_run: MakeRun, tmp_path: Path
+) -> None:
+    plugin = text_plugin(folder_of(tmp_path / "in", DOCUMENTS), **options)
+    run = make_run(data={"use": "text", "sequence_length": 4})
+    plugin.load_data(run)
+    assert evidence_of(run)["limited"] is limited
+
+
 def test_too_little_text_says_what_to_raise(make_run: MakeRun, tmp_path: Path) -> None:
     plugin = text_plugin(folder_of(tmp_path / "in", ["short"]))
     run = make_run(data={"use": "text", "sequence_length": 64})

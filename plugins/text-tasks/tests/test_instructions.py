@@ -114,6 +114,21 @@ def test_rows_of_every_kind_become_the_same_samples(
         assert learned == f"{answer}<|endoftext|>"
 
 
+def test_a_row_may_lack_a_part_of_its_prompt_and_not_all(make_run: MakeRun, tmp_path: Path) -> None:
+    rows = [dict(PAIRS[0]), {"context": "c", **PAIRS[1]}, dict(PAIRS[2])]
+    plugin = plugin_of(write_rows(tmp_path / "rows.jsonl", rows), prompt=["prompt", "context"])
+    dataset = load(make_run, plugin)
+    found = [texts(dataset, index)[0] for index in range(3)]
+    assert found[0] == f"{PAIRS[0]['prompt']}{PAIRS[0]['answer']}<|endoftext|>"
+    assert found[1] == f"{PAIRS[1]['prompt']}\n\nc{PAIRS[1]['answer']}<|endoftext|>"
+    for wrong in (["prompt", "contxt"], ["promt", "contxt"]):
+        with pytest.raises(ScenarioError, match=r"no field '(contxt|promt)'"):
+            load(make_run, plugin_of(tmp_path / "rows.jsonl", prompt=wrong))
+    write_rows(tmp_path / "rows.jsonl", [*rows, {"answer": "b"}])
+    with pytest.raises(ScenarioError, match=r"rows\.jsonl:4: no field 'prompt'"):
+        load(make_run, plugin)
+
+
 @pytest.mark.release
 def test_what_datasets_has_written_is_read(make_run: MakeRun, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")

@@ -50,7 +50,8 @@ class ConversationOptions(TokenizerOptions):
     """Name of the split in a folder saved by `datasets` with several."""
 
     prompt: str | FieldNames = Field("prompt", min_length=1)
-    """Name of the prompt's field; nonempty texts of several fields are joined by blank lines."""
+    """Name of the prompt's field; nonempty texts of several fields are joined by blank lines, and a
+    row may lack some of them."""
 
     chat_template: str | None = Field(None, min_length=1)
     """Chat template. `plain`: built in; `tokenizer`: the one in the tokenizer's folder; or a Jinja

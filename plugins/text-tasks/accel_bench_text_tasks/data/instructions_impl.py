@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from accel_bench_text_tasks.data.conversations_cache_impl import PromptSample
 from accel_bench_text_tasks.data.documented_functions import documented_functions
 from accel_bench_text_tasks.data.instructions import InstructionsOptions
-from accel_bench_text_tasks.data.row_sources import Row, messages_of, read_rows, text_of
+from accel_bench_text_tasks.data.row_sources import (
+    Row,
+    messages_of,
+    read_rows,
+    text_of,
+    with_all_parts,
+)
 from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
 
@@ -21,7 +27,7 @@ def read(options: InstructionsOptions, seed: int) -> Iterator[PromptSample]:
         for function in documented_functions(options.files()):
             yield PromptSample(function.where, function.prompt, (function.answer,))
         return
-    for row in read_rows(options.files(), options.fields):
+    for row in with_all_parts(read_rows(options.files(), options.fields), options.prompts):
         yield _sample(row, options)
 
 

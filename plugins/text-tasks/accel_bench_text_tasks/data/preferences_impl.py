@@ -26,6 +26,7 @@ from accel_bench_text_tasks.data.row_sources import (
     read_rows,
     text_of,
     value_of,
+    with_all_parts,
 )
 from accel_bench_text_tasks.data.synthetic_rows import synthetic_rows
 
@@ -142,7 +143,7 @@ def read(options: PreferencesOptions, seed: int) -> Iterator[PromptSample]:
             other = functions[(number + len(functions) // 2) % len(functions)]
             yield PromptSample(function.where, function.prompt, (function.answer, other.answer))
         return
-    for row in read_rows(options.files(), options.fields):
+    for row in with_all_parts(read_rows(options.files(), options.fields), options.prompts):
         chosen = _said(row, options.chosen, "data.chosen")
         rejected = _said(row, options.rejected, "data.rejected")
         yield without_repeated_prompt(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -74,6 +75,19 @@ def read_rows(files: Sequence[TextFile], fields: Sequence[str]) -> Iterator[Row]
     """
     for file in files:
         yield from json_rows(file) if file.path.suffix == ".jsonl" else _table_rows(file, fields)
+
+
+def with_all_parts(rows: Iterator[Row], parts: Sequence[str]) -> Iterator[Row]:
+    """Yield rows with null for a missing field of `parts`, if the row has another one of them.
+
+    A field that none of the first rows has stays missing, since its name may be misspelt.
+    """
+    first = list(islice(rows, ROWS_AT_ONCE)) if len(parts) > 1 else []
+    known = {part for _, fields in first for part in parts if part in fields}
+    for where, fields in chain(first, rows):
+        missing = known - fields.keys()
+        is_whole = not missing or missing == known
+        yield where, fields if is_whole else {**dict.fromkeys(missing), **fields}
 
 
 def value_of(row: Row, field: str, option: str) -> Any:
