@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from accel_bench.cli.options import Names, takes
+
+if TYPE_CHECKING:
+    from accel_bench.scenario.uses import Use
 
 MESSAGES = ("messages", "conversations")
 """Usual names of the field that holds a conversation."""
@@ -25,6 +29,9 @@ ANSWERS = ("answer", "completion", "output", "response")
 
 PREFERENCES = frozenset({"chosen", "rejected"})
 """Usual names of the fields that hold the better and the worse of two answers."""
+
+FIELDS = ("messages", "prompt", "answer", "chosen", "rejected", "field")
+"""Options of data plugins that name fields, in the order in which they are printed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +72,23 @@ def profile(options: ProfileOptions) -> None:
         raise ScenarioError(f"{options.output} is already there; nothing is overwritten")
     if not options.output.absolute().parent.is_dir():
         raise ScenarioError(f"{options.output.parent} is no folder; make it first")
-    lengths, read = _lengths(options)
-    summary = histogram_of(lengths)
+    read, used = _read(options)
+    summary = histogram_of(read["lengths"])
     write_atomically(options.output, [text_of(summary)])
     mean = (
         f"{count(summary.samples, 'sample')}, mean {summary.tokens / summary.samples:,.1f} tokens"
     )
     use = f"data: {{use: length-profile, path: {options.output}}}"
-    print_aside(printable(f"read as {read}"))
+    for line in (f"read as {_said(used)}", *_left_out(read, used)):
+        print_aside(printable(line))
     typer.echo(printable(f"written: {options.output}: {mean}; {use}"))
 
 
-def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
-    """Return the sample lengths in tokens, and a text on how the data were read.
+def _read(options: ProfileOptions) -> tuple[dict[str, Any], Use]:
+    """Return what the purpose `profile-data` returns, and the data plugin's use.
 
-    The text is `PLUGIN, OPTION: VALUE, ...`. A separate process reads the data. Raises
-    ScenarioError if the data cannot be read, and WorkerError if the process fails.
+    A separate process reads the data. Raises ScenarioError if the data cannot be read, and
+    WorkerError if the process fails.
     """
     from accel_bench.cli.request import parse_overrides, single_draft
     from accel_bench.machine.info import read_machine
@@ -110,15 +118,29 @@ def _lengths(options: ProfileOptions) -> tuple[list[int], str]:
         draft.set("task", min(kind.tasks), f"the task of {use}")
     request = PlanRequest(overrides=overrides, build_environments=False, force=True)
     planned = plan_stack(draft, machine, request, "baseline")
-    (reply, *_) = ask_ranks("lengths", planned, machine, one_process=True)
-    used = planned.experiment.scenario.data
-    fields = {key: used.options[key] for key in guessed if key in used.options}
-    said = ", ".join(f"{key}: {value}" for key, value in fields.items())
-    return json.loads(reply), f"{used.use}{', ' * bool(said)}{said}"
+    (reply, *_) = ask_ranks("profile-data", planned, machine, one_process=True)
+    return json.loads(reply), planned.experiment.scenario.data
+
+
+def _said(used: Use) -> str:
+    """Return `PLUGIN, OPTION: VALUE, ...`, a text on how the data were read."""
+    fields = (f"{key}: {used.options[key]}" for key in FIELDS if key in used.options)
+    return ", ".join((used.use, *fields))
+
+
+def _left_out(read: Mapping[str, Any], used: Use) -> Iterator[str]:
+    """Yield lines on the rows that are not in the profile."""
+    from accel_bench.analysis.wording import count
+
+    if read.get("limited"):
+        limit = used.options["limit_bytes"]
+        yield f"limited: only what data.limit_bytes {limit:,} lets be read; the data go on"
+    if rows := read.get("empty", 0) + read.get("samples_without_answer", 0):
+        yield f"left out: {count(rows, 'row')} without an answer"
 
 
 def _guessed(file: Path) -> dict[str, Any]:
-    """Return options of `data` that fit a file's first row: a plugin, and its fields' names."""
+    """Return options of `data` that fit a file's first rows: a plugin, and its fields' names."""
     from accel_bench_data_profile.fields import first_fields
 
     present = first_fields(file)

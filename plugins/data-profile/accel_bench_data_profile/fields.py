@@ -1,4 +1,4 @@
-"""Names of the fields in a data set's first row, without reading the other rows."""
+"""Names of the fields in a data set's first rows, without reading the other rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from pathlib import Path
 
 from accel_bench.errors import ScenarioError
 
-LONGEST_LINE = 64 * 2**20
-"""Maximum bytes of a first line that is read."""
+ROWS = 300
+"""Number of first rows whose fields count, since a row may lack what others have."""
+
+MOST_TEXT = 64 * 2**20
+"""Maximum characters of the first rows that are read."""
 
 SUFFIXES = (".jsonl", ".parquet", ".arrow")
 """Suffixes of files with rows; `datasets` saves Arrow streams as `.arrow`."""
 
 
 def first_fields(path: Path) -> Collection[str]:
-    """Return the names of the fields in the first row of a file, or of a folder's first file.
+    """Return the names of the fields in the first rows of a file, or of a folder's first file.
 
     Returns an empty collection if there are none. Raises ScenarioError if a Parquet or Arrow file
     cannot be read.
@@ -24,7 +27,7 @@ def first_fields(path: Path) -> Collection[str]:
     file = _first_file(path) if path.is_dir() else path
     if file is None or file.suffix not in SUFFIXES or not file.is_file():
         return ()
-    return _fields_of_line(file) if file.suffix == ".jsonl" else _fields_of_table(file)
+    return _fields_of_lines(file) if file.suffix == ".jsonl" else _fields_of_table(file)
 
 
 def _first_file(folder: Path) -> Path | None:
@@ -40,16 +43,24 @@ def _first_file(folder: Path) -> Path | None:
     return min(shown, default=None)
 
 
-def _fields_of_line(file: Path) -> Collection[str]:
+def _fields_of_lines(file: Path) -> Collection[str]:
+    """Return the fields of the first lines, up to a line that is no JSON object."""
+    names: dict[str, None] = {}
     with file.open(encoding="utf-8-sig", errors="replace") as lines:
-        line = "\n"
-        while line and not line.strip():
-            line = lines.readline(LONGEST_LINE)
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return ()
-    return row.keys() if isinstance(row, dict) else ()
+        left, rows = MOST_TEXT, 0
+        while rows < ROWS and (line := lines.readline(left)):
+            left -= len(line)
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                break
+            if not isinstance(row, dict):
+                break
+            names.update(dict.fromkeys(row))
+            rows += 1
+    return names
 
 
 def _fields_of_table(file: Path) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""How a data set is read follows from its first row, in whatever file it stands."""
+"""How a data set is read follows from its first rows, in whatever file they stand."""
 
 from __future__ import annotations
 
@@ -86,3 +86,13 @@ def test_a_file_without_a_row_has_no_fields(content: bytes, tmp_path: Path) -> N
     file = tmp_path / "a.jsonl"
     file.write_bytes(content)
     assert [*first_fields(file)] == []
+
+
+def test_fields_of_later_rows_count_too(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    plain = {key: ALPACA[key] for key in ("instruction", "output")}
+    file.write_text("".join(json.dumps(row) + "\n" for row in (plain, ALPACA, plain)))
+    assert {*first_fields(file)} == {*ALPACA}
+    with file.open("a") as lines:
+        lines.write('{"messages": \n{"chosen": 1}\n')
+    assert {*first_fields(file)} == {*ALPACA}

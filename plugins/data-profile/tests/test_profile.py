@@ -116,3 +116,37 @@ def test_pairs_of_answers_are_read_as_preferences(said: tuple[str, ...], tmp_pat
     assert done.code == 0, done.err
     assert "read as preferences, prompt: prompt" in done.err
     assert read_histogram(tmp_path / "lengths.json").samples == 3
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with rows of which some have no `input`, and some no answer."""
+    folder = tmp_path_factory.mktemp("ragged")
+    rows: list[dict[str, str]] = [{"instruction": "add these", "output": "3"} for _ in range(20)]
+    for row in rows[5:]:
+        row["input"] = "1 2 3 4 5 6 7 8 9"
+    for row in rows[::7]:
+        row["output"] = ""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_field_that_the_first_row_lacks_is_read_and_rows_without_an_answer_are_counted(
+    ragged: Path,
+) -> None:
+    command = ("data", "profile", "rows.jsonl", "--tokenizer", "train", "-o", "lengths.json")
+    done = call(*command, folder=ragged)
+    assert done.code == 0, done.err
+    assert "prompt: ['instruction', 'input'], answer: output" in done.err
+    assert "left out: 3 rows without an answer" in done.err and "limited" not in done.err
+    histogram = read_histogram(ragged / "lengths.json")
+    assert histogram.samples == 17 and len(histogram.bins) == 2
+
+
+@pytest.mark.parametrize("how", [(), ("--set", "data.use=text", "--set", "data.field=instruction")])
+def test_a_limit_that_ended_the_reading_is_said(how: tuple[str, ...], ragged: Path) -> None:
+    output = f"limited{len(how)}.json"
+    command = ("data", "profile", "rows.jsonl", "--tokenizer", "train", "-o", output)
+    done = call(*command, *how, "--set", "data.limit_bytes=600", folder=ragged)
+    assert done.code == 0, done.err
+    assert "limited: only what data.limit_bytes 600 lets be read; the data go on" in done.err
