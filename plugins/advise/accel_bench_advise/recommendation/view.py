@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from accel_bench.analysis.wording import (
+    assignments,
     count,
     duration,
     finding_words,
@@ -25,6 +26,7 @@ from accel_bench.analysis.wording import (
     usd,
     with_spread,
 )
+from accel_bench.documents.base import JsonValue
 from accel_bench.documents.presets import find_presets
 from accel_bench.errors import ScenarioError
 from accel_bench.plugins.registry import installed
@@ -37,6 +39,7 @@ from accel_bench.report.table import (
     number_column,
     reader,
 )
+from accel_bench.scenario.draft import Draft
 from accel_bench.scenario.find import find_drafts
 from accel_bench_advise.estimates.schema import FITS
 from accel_bench_advise.estimates.view import span_text
@@ -171,24 +174,32 @@ def _in_your_script(document: Recommendation) -> Iterator[Section]:
     """Yield a section with the Python code and the command that apply a recommended stack."""
     if document.request.mode != "train" or document.offer is None:
         return
+    request = document.request
     if row := document.recommended:
-        stack, work = row.stack, f"--run {row.evidence.experiment_id}"
+        stack, changed = row.stack, row.sweep
+        work = ["--run", row.evidence.experiment_id]
     else:
-        stack, work = document.offer.stack, f"--scenario {shlex.quote(document.request.scenario)}"
-    command = f"accel-bench export {shlex.quote(stack)} --to trl {work}"
-    code = _code(stack, document.request.scenario)
+        stack, changed = document.offer.stack, document.offer.settings
+        estimated = {"model.id": request.model, **changed}
+        work = ["--scenario", request.scenario, *assignments(estimated)]
+    command = shlex.join(["accel-bench", "export", stack, "--to", "trl", *work])
+    code = _code(stack, request.scenario, changed)
     yield Section(text="\n".join(["In your script:", *code, f"  {command}"]))
 
 
-def _code(stack: str, scenario: str) -> list[str]:
-    """Return three lines of Python that apply a stack.
+def _code(stack: str, scenario: str, changed: Mapping[str, JsonValue]) -> list[str]:
+    """Return three lines of Python that apply a stack, with the `changed` settings of its scenario.
 
     The list is empty if `accel_bench.accelerate` would not know the stack.
     """
     named = find_presets("stacks").keys() | {plugin.use for plugin in installed()}
     given = json.dumps(stack)
-    if _defines(scenario, stack):
+    if draft := _defining(scenario, stack):
         given += f", scenario={json.dumps(scenario)}"
+        axes: dict[str, JsonValue] = {axis: {} for axis in ("sweep", "zip") if draft.get(axis)}
+        # The script's own model takes the place of the scenario's.
+        own = {key: value for key, value in changed.items() if key != "model.id"}
+        given += f", overrides={axes | own}" if axes | own else ""
     elif stack not in named and not named.issuperset(stack.split("+")):
         return []
     return [
@@ -198,17 +209,18 @@ def _code(stack: str, scenario: str) -> list[str]:
     ]
 
 
-def _defines(scenario: str, stack: str) -> bool:
-    """Return whether a scenario's own file defines a stack, maybe under a shipped stack's name."""
+def _defining(scenario: str, stack: str) -> Draft | None:
+    """Return a scenario's own file if it defines a stack, maybe under a shipped stack's name."""
     if scenario in find_presets("scenarios"):
-        return False
+        return None
     try:
         drafts = find_drafts([scenario])
     except ScenarioError:  # The file of stored runs is gone.
-        return False
-    return any(
-        stack in stacks for draft in drafts if isinstance(stacks := draft.get("stacks"), dict)
-    )
+        return None
+    for draft in drafts:
+        if isinstance(stacks := draft.get("stacks"), dict) and stack in stacks:
+            return draft
+    return None
 
 
 def _memory(value: Any) -> tuple[str, ...]:

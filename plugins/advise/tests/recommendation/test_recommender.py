@@ -20,8 +20,10 @@ from serving_factory import serving
 
 from accel_bench.errors import ScenarioError
 from accel_bench.machine.info import Device
+from accel_bench.planning.resolve import resolve
 from accel_bench.report.formats import render_report
 from accel_bench.result import Provenance, Result, Status
+from accel_bench.scenario.find import read_draft
 from accel_bench.store.sessions import SessionRecord
 
 H100 = {"type": "cuda", "name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-9"}
@@ -330,3 +332,33 @@ def test_a_stack_of_the_scenario_is_taken_from_its_file(tmp_path: Path) -> None:
     named = document.model_copy(update={"recommended": row, "request": asked})
     text = render_report(recommend_report(named), "table")
     assert f'(model, "activation-checkpointing", scenario="{file}") as accelerated:' in text
+
+
+def test_the_code_of_a_swept_scenario_chooses_the_recommended_point(tmp_path: Path) -> None:
+    file = tmp_path / "swept.yaml"
+    sweep = {"train.micro_batch_size": [1, 2], "model.id": ["tiny-llama-cpu", "toy-llama-cpu"]}
+    stacks: dict[str, Any] = {"baseline": {"use": []}, "fast": {"use": ["torch-compile"]}}
+    file.write_text(json.dumps({"name": "swept", "stacks": stacks, "sweep": sweep}))
+    document = ask(stored())
+    assert document.recommended is not None
+    point = {"train.micro_batch_size": 2, "model.id": "tiny-llama-cpu"}
+    row = document.recommended.model_copy(update={"stack": "fast", "sweep": point})
+    asked = document.request.model_copy(update={"scenario": str(file)})
+    named = document.model_copy(update={"recommended": row, "request": asked})
+    lines = render_report(recommend_report(named), "table").splitlines()
+    (line,) = (line for line in lines if "accelerate(" in line)
+    overrides = "{'sweep': {}, 'train.micro_batch_size': 2}"
+    assert line.endswith(f'scenario="{file}", overrides={overrides}) as accelerated:')
+    draft = read_draft(file).with_values([("sweep", {}, ""), ("train.micro_batch_size", 2, "")])
+    (point_of_fast,) = (p for p in resolve(draft).points("cpu") if p.stack.name == "fast")
+    assert point_of_fast.scenario.train.micro_batch_size == 2
+
+
+def test_the_export_of_an_estimate_changes_its_scenario_as_the_estimate_did() -> None:
+    document = ask(stored())
+    assert document.offer is not None
+    offer = document.offer.model_copy(update={"settings": {"train.micro_batch_size": 1}})
+    estimated = document.model_copy(update={"recommended": None, "offer": offer})
+    text = render_report(recommend_report(estimated), "table")
+    changes = "--set model.id=tiny-llama-cpu --set train.micro_batch_size=1"
+    assert f"--to trl --scenario quickstart {changes}" in text
