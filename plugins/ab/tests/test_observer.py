@@ -229,8 +229,10 @@ def test_weights_that_are_freed_after_each_step_are_not_read(attempts: dict[str,
     assert "RuntimeError" in found.unseen["update"]
 
 
-def test_the_update_of_a_training_that_diverged_is_seen(attempts: dict[str, Observed]) -> None:
-    assert "update" not in attempts["diverged"].unseen
+def test_the_update_of_a_training_that_diverged_is_not_finite(
+    attempts: dict[str, Observed],
+) -> None:
+    assert attempts["diverged"].unseen["update"] == "the weights are not finite"
     assert {*attempts["diverged"].ranks[0].facts["updates"]} == {"1", "2", "5"}
 
 
