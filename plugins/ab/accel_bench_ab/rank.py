@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent(int(os.environ.get("ACCEL_BENCH_PARENT", "0")))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
-    signal.signal(signal.SIGUSR1, _keep_stacks)
+    signal.signal(signal.SIGUSR1, _ignore)
     job = Job.model_validate_json(Path(arguments[0]).read_bytes())
     heartbeat = Heartbeat(job.heartbeat_path(0))
     heartbeat.phase = "window"
@@ -221,8 +221,9 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
-def _keep_stacks(number: int, frame: object) -> None:
-    """Do nothing, since a worker writes its stacks at this signal, and the command has others."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing: at this signal a worker writes its stacks, and the command has its own. Unlike
+    SIG_IGN, the command does not inherit this."""
 
 
 if __name__ == "__main__":

@@ -146,8 +146,8 @@ def _is_one(value: Any, wanted: JsonValue) -> bool:
     """Return whether a value is the wanted value, matches its `*`, or is one of a list of these."""
     if isinstance(wanted, list):
         return any(_is_one(value, one) for one in wanted)
-    if isinstance(value, str) and isinstance(wanted, str):
-        return fnmatchcase(value, wanted)
+    if isinstance(value, str) and _has_pattern(wanted):
+        return fnmatchcase(value, str(wanted))
     return bool(value == wanted)
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
+from accel_bench_advise.estimates.schema import BatchShape, SimulationRequest
 from accel_bench_advise.simulation.__main__ import answer
-from accel_bench_advise.simulation.simulate import SimulatedRun
 from fault_plugins.faults import plugin, source
-from real_steps import experiment_of, measured_peak
+from real_steps import experiment_of
 
-from accel_bench.scenario.experiment import Experiment
 from accel_bench.scenario.models import Stack
 from accel_bench.scenario.uses import Use
+
+from .simulated_steps import compare
 
 CLOSE = 0.001
 """Maximum deviation of a simulated peak from the measured one, as in docs/estimate.md."""
@@ -110,34 +110,17 @@ MORE = {
 """Remaining configurations of the thirty."""
 
 
-def simulated(experiment: Experiment, **other: int) -> Footprint:
-    shape = BatchShape.of(experiment.scenario).model_copy(update=other)
-    request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
-    found = SimulatedRun(request).simulate(shape).footprint
-    assert found is not None
-    return found
-
-
-def compare(settings: dict[str, Any], folder: Path) -> None:
-    """Compare a simulated peak with the measured one."""
-    experiment = experiment_of(settings)
-    peak = sum(simulated(experiment).parts.values())
-    measured = measured_peak(experiment, folder)
-    print(f"{peak:,} of {measured:,} bytes: {peak / measured:.4f}")
-    assert peak == pytest.approx(measured, rel=CLOSE)
-
-
 @pytest.mark.parametrize("name", DEFAULT)
 def test_a_simulated_peak_is_within_a_thousandth_of_the_measured_one(
     name: str, tmp_path: Path
 ) -> None:
-    compare(DEFAULT[name], tmp_path)
+    compare(DEFAULT[name], tmp_path, CLOSE)
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("name", MORE)
 def test_so_is_that_of_the_rest_of_thirty_configurations(name: str, tmp_path: Path) -> None:
-    compare(MORE[name], tmp_path)
+    compare(MORE[name], tmp_path, CLOSE)
 
 
 def test_there_are_thirty_configurations() -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from accel_bench_advise.estimates.schema import BatchShape, Footprint, SimulationRequest
+from accel_bench_advise.estimates.schema import BatchShape, SimulationRequest
 from accel_bench_advise.simulation.simulate import SimulatedRun
 from kit import shrunk
-from real_steps import experiment_of, first_batch, measured_peak
+from real_steps import experiment_of, first_batch
 
 from accel_bench.errors import ScenarioError
-from accel_bench.scenario.experiment import Experiment
 from accel_bench.testing import make_run
+
+from .simulated_steps import compare, simulated
 
 pytestmark = pytest.mark.box
 
@@ -113,32 +114,15 @@ UTTERANCES = {"ctc", "wav2vec 2.0 in pre-training"}
 """Configurations whose batches are as long as their longest utterance."""
 
 
-def simulated(experiment: Experiment, **other: int) -> Footprint:
-    shape = BatchShape.of(experiment.scenario).model_copy(update=other)
-    request = SimulationRequest(experiment=experiment, shape=shape, device="cpu")
-    found = SimulatedRun(request).simulate(shape).footprint
-    assert found is not None
-    return found
-
-
-def compare(settings: dict[str, Any], folder: Path) -> None:
-    """Compare a simulated peak with the measured one."""
-    experiment = experiment_of(settings)
-    peak = sum(simulated(experiment).parts.values())
-    measured = measured_peak(experiment, folder)
-    print(f"{peak:,} of {measured:,} bytes: {peak / measured:.4f}")
-    assert peak == pytest.approx(measured, rel=CLOSE)
-
-
 @pytest.mark.parametrize("name", ["dpo", "vit"])
 def test_a_simulated_peak_is_near_the_measured_one(name: str, tmp_path: Path) -> None:
-    compare(DEFAULT[name], tmp_path)
+    compare(DEFAULT[name], tmp_path, CLOSE)
 
 
 @pytest.mark.release
 @pytest.mark.parametrize("name", ["embedding", "ctc", *MORE])
 def test_so_is_that_of_the_other_tasks(name: str, tmp_path: Path) -> None:
-    compare({**DEFAULT, **MORE}[name], tmp_path)
+    compare({**DEFAULT, **MORE}[name], tmp_path, CLOSE)
 
 
 def compare_counts(name: str, folder: Path) -> None:
