@@ -70,7 +70,7 @@ class OptimizerWeights:
         self._record_element()
 
     def _record_element(self) -> None:
-        """Copy the last element: as bytes where memory can be read, since kernels of torch are slow."""
+        """Copy the last element, as bytes where memory can be read: torch's kernels are slow."""
         last = self._last
         place = last.data_ptr() if self._is_plain and last.is_cpu and last.is_contiguous() else 0
         if place:
